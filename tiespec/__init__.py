@@ -1,0 +1,47 @@
+"""Weight ties for DeepSpeed pipelines: the lists that train right, before the job starts.
+
+The names are imported when they are used: ``import tiespec`` loads neither torch nor deepspeed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tiespec.api import generate as generate
+    from tiespec.errors import GuestError as GuestError
+    from tiespec.errors import OutputError as OutputError
+    from tiespec.errors import SpecError as SpecError
+    from tiespec.errors import TargetError as TargetError
+    from tiespec.errors import TiespecError as TiespecError
+    from tiespec.errors import UsageError as UsageError
+    from tiespec.spec import TieSpec as TieSpec
+    from tiespec.spec import load as load
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "generate": "tiespec.api",
+    "load": "tiespec.spec",
+    "TieSpec": "tiespec.spec",
+    "TiespecError": "tiespec.errors",
+    "UsageError": "tiespec.errors",
+    "TargetError": "tiespec.errors",
+    "SpecError": "tiespec.errors",
+    "OutputError": "tiespec.errors",
+    "GuestError": "tiespec.errors",
+}
+
+__all__ = ["__version__", *sorted(_HOME)]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'tiespec' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

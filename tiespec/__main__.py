@@ -1,0 +1,5 @@
+"""``python -m tiespec``."""
+
+from tiespec.cli import main
+
+main()

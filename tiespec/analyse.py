@@ -1,0 +1,88 @@
+"""TARGET or object -> Pipeline and Usage: the common beginning of every command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+from tiespec.capture import Captured, capture
+from tiespec.guest import Progress
+from tiespec.pipeline import Pipeline
+from tiespec.recorder import recording
+from tiespec.state import random_state_kept
+from tiespec.target import Device, Loaded, load_target
+from tiespec.usage import REAL_LIMIT, Usage, find_usage
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What is known of a target.
+
+    Args:
+        pipeline (Pipeline): its layers.
+        usage (Usage): which parameter gets a gradient at which layer.
+    """
+
+    pipeline: Pipeline
+    usage: Usage
+
+
+def analyse_target(
+    text: str, setup: str | None = None, given: Sequence[str] = (), progress: Progress = lambda phase: None
+) -> Analysis:
+    """Load a TARGET, capture it and find the usage of its parameters. The objects belong to tiespec.
+
+    Raises:
+        UsageError: the TARGET, ``--setup`` or ``--input`` is malformed.
+        TargetError: the user's code failed.
+    """
+    loaded = load_target(text, setup, progress)
+    return _analyse(loaded, given, owned=True, progress=progress)
+
+
+def analyse_object(
+    value: Any,
+    name: str,
+    given: Sequence[str] = (),
+    example_inputs: Callable[[], Any] | None = None,
+    loss_fn: Callable[..., Any] | None = None,
+) -> Analysis:
+    """The same for an object of the caller's process, which is left as it was found."""
+    namespace = SimpleNamespace(example_inputs=example_inputs, loss_fn=loss_fn)
+
+    def again(device: Device) -> Loaded:
+        return Loaded(name, value, None, namespace, [], again)
+
+    with random_state_kept():
+        return _analyse(again("meta"), given, owned=False)
+
+
+def _analyse(loaded: Loaded, given: Sequence[str], owned: bool, progress: Progress = lambda phase: None) -> Analysis:
+    captured = _capture(loaded, "meta", progress)
+    if captured.pipeline.plain:
+        return Analysis(captured.pipeline, Usage("none", None, "a plain module is not run"))
+    progress("tracing gradients")
+    usage = find_usage(captured.live, loaded.namespace, captured.loss_fn, given, "meta", owned)
+    if usage.used is None and usage.source != "none":
+        usage = _on_cpu(loaded, given, owned, progress, captured.pipeline, usage)
+    return Analysis(captured.pipeline, usage)
+
+
+def _capture(loaded: Loaded, device: Device, progress: Progress) -> Captured:
+    with recording():  # constructors may start process groups or write specs, too
+        return capture(loaded.value, loaded.text, device, loaded.record, loaded.notes, progress)
+
+
+def _on_cpu(loaded: Loaded, given: Sequence[str], owned: bool, progress: Progress, pipeline: Pipeline, on_meta: Usage) -> Usage:
+    """The usage with real tensors, where the model is small enough."""
+    if pipeline.nbytes > REAL_LIMIT:
+        size = f"{pipeline.nbytes / 2**30:.1f} GiB, over the limit of {REAL_LIMIT / 2**30:.0f} GiB"
+        return replace(on_meta, unknown=f"{on_meta.unknown} (the model is too large to be tried for real: {size})")
+    progress("tracing gradients on the CPU")
+    again = loaded.rebuild("cpu")
+    captured = _capture(again, "cpu", progress)
+    usage = find_usage(captured.live, again.namespace, captured.loss_fn, given, "cpu", owned)
+    note = f"gradients were traced with real tensors on the CPU, because meta tensors were refused: {on_meta.unknown}"
+    return replace(usage, notes=(*usage.notes, note)) if usage.used is not None else usage

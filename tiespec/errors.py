@@ -1,0 +1,53 @@
+"""The tree of exceptions.
+
+TiespecError
+├── UsageError     an option or a TARGET that cannot be understood
+├── TargetError    the user's file does not load, or does not build
+├── SpecError      a spec file that cannot be read, or has no such key
+├── OutputError    a file that cannot be written
+└── GuestError     the process that runs the user's code ended without an answer
+"""
+
+from __future__ import annotations
+
+
+class TiespecError(Exception):
+    """What is wrong, where, and what to do about it.
+
+    Args:
+        message (str): what is wrong, one sentence without a full stop.
+        help (str): what to do about it; empty when the message says it all.
+        file (str | None): the user's file it is about.
+        line (int | None): the line in ``file``, 1-based.
+    """
+
+    def __init__(self, message: str, help: str = "", file: str | None = None, line: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.help = help
+        self.file = file
+        self.line = line
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}: " if self.file and self.line else f"{self.file}: " if self.file else ""
+        return where + self.message
+
+
+class UsageError(TiespecError):
+    """An option or a TARGET that cannot be understood."""
+
+
+class TargetError(TiespecError):
+    """The user's file does not load, or what it describes does not build."""
+
+
+class SpecError(TiespecError):
+    """A spec file that cannot be read, or that has no such key."""
+
+
+class OutputError(TiespecError):
+    """A file that cannot be written, or that must not be overwritten."""
+
+
+class GuestError(TiespecError):
+    """The process that runs the user's code ended without an answer."""

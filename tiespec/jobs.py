@@ -1,0 +1,32 @@
+"""What the child process can be asked to do: options in, JSON out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from tiespec.guest import Progress
+
+Options = dict[str, Any]
+
+
+def generate_job(options: Options, progress: Progress) -> dict[str, Any]:
+    """``tiespec generate``: the spec and what to say about it."""
+    from tiespec.analyse import analyse_target
+    from tiespec.choices import Filters
+    from tiespec.generate import generate_spec
+
+    analysis = analyse_target(options["target"], options["setup"], options["input"], progress)
+    filters = Filters(options["min_numel"], options["max_numel"], tuple(options["include"]), tuple(options["exclude"]))
+    made = generate_spec(analysis.pipeline, analysis.usage, filters, options["stages"])
+    return {
+        "spec": made.spec.model_dump(),
+        "layers": made.layers,
+        "input": made.input,
+        "notes": list(made.notes),
+        "remarks": [asdict(remark) for remark in made.remarks],
+    }
+
+
+JOBS: dict[str, Callable[[Options, Progress], dict[str, Any]]] = {"generate": generate_job}
