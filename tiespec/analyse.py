@@ -12,7 +12,7 @@ from tiespec.guest import Progress
 from tiespec.pipeline import Pipeline
 from tiespec.recorder import recording
 from tiespec.state import random_state_kept
-from tiespec.target import Device, Loaded, load_target
+from tiespec.target import Device, Loaded, load_object, load_target
 from tiespec.usage import REAL_LIMIT, Usage, find_usage
 
 
@@ -51,12 +51,8 @@ def analyse_object(
 ) -> Analysis:
     """The same for an object of the caller's process, which is left as it was found."""
     namespace = SimpleNamespace(example_inputs=example_inputs, loss_fn=loss_fn)
-
-    def again(device: Device) -> Loaded:
-        return Loaded(name, value, None, namespace, [], again)
-
     with random_state_kept():
-        return _analyse(again("meta"), given, owned=False)
+        return _analyse(load_object(value, name, namespace), given, owned=False)
 
 
 def _analyse(loaded: Loaded, given: Sequence[str], owned: bool, progress: Progress = lambda phase: None) -> Analysis:

@@ -26,7 +26,8 @@ def generate(
 
     Args:
         obj: a list of layers (modules, LayerSpec, TiedLayerSpec, functions), an ``nn.Sequential``, a PipelineModule, a
-            module, a module class without required arguments, or a TARGET string such as ``"model.py:build_layers"``.
+            module, a class or function without required arguments that gives one of these (a PipelineModule that is
+            constructed in it needs no process group), or a TARGET string such as ``"model.py:build_layers"``.
         min_numel (int): list only parameters of at least so many elements.
         max_numel (int | None): list only parameters of at most so many elements.
         include (Sequence[str]): if given, list only parameters whose path matches one of these globs.
@@ -41,13 +42,17 @@ def generate(
     """
     from tiespec.analyse import analyse_object, analyse_target
     from tiespec.choices import Filters
-    from tiespec.generate import generate_spec
-    from tiespec.state import random_state_kept
+    from tiespec.generation import generate_spec
+    from tiespec.state import process_kept
 
     if isinstance(obj, str):
-        with random_state_kept():
+        with process_kept():
             analysis = analyse_target(obj, given=input)
     else:
-        analysis = analyse_object(obj, type(obj).__name__, input, example_inputs, loss_fn)
+        analysis = analyse_object(obj, _name_of(obj), input, example_inputs, loss_fn)
     filters = Filters(min_numel, max_numel, tuple(include), tuple(exclude))
     return generate_spec(analysis.pipeline, analysis.usage, filters).spec
+
+
+def _name_of(obj: Any) -> str:
+    return str(getattr(obj, "__name__", type(obj).__name__))

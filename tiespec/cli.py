@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 
 from tiespec import __version__
-from tiespec.errors import TiespecError
+from tiespec.errors import INTERNAL_HELP, TiespecError
 
 FOUND, COULD_NOT, INTERRUPTED = 1, 2, 130
 
@@ -30,7 +30,9 @@ def tiespec(
     """Weight ties for DeepSpeed pipelines: the lists that train right, before the job starts."""
 
 
-TARGET = Annotated[str, typer.Argument(help="FILE.py, FILE.py:NAME, pkg.mod:NAME, a call in place of NAME, or hf:FOLDER.")]
+TARGET = Annotated[
+    str, typer.Argument(metavar="TARGET", help="FILE.py, FILE.py:NAME, pkg.mod:NAME, a call in place of NAME, or hf:FOLDER.")
+]
 INPUT = Annotated[list[str], typer.Option(help='Sample input, one per tensor: "int64[2,16]<50304" or "float32[4,32]".')]
 SETUP = Annotated[str | None, typer.Option(help="pkg.mod:function to call before the target is imported.")]
 TIMEOUT = Annotated[float, typer.Option(min=0.1, help="Seconds that loading the user's code may take.")]
@@ -125,21 +127,22 @@ def _compare(result: dict[str, Any], output: str | None, format: Any) -> None:
     from pathlib import Path
 
     from tiespec.output import rendered
-    from tiespec.spec import SPEC_FILE, TieSpec, differences, load
+    from tiespec.report.notes import counted
+    from tiespec.spec import SPEC_FILE, TieSpec, command_of, differences, load
 
-    path = output or SPEC_FILE
+    path, spec = output or SPEC_FILE, TieSpec.model_validate(result["spec"])
     if format == "json" or output is None:
-        found = differences(load(path), TieSpec.model_validate(result["spec"]))
+        found = differences(load(path), spec)
     else:
         same = Path(path).read_text(encoding="utf-8") == rendered(result, format, 100, False)
         found = [] if same else [f"it is not what `tiespec generate --format {format}` writes now"]
     if not found:
-        typer.echo(f"{path} is up to date: {len(result['spec']['ties'])} ties")
+        typer.echo(f"{path} is up to date: {counted(len(spec.ties), 'tie')}")
         return
     typer.echo(f"{path} is out of date:")
     for text in found:
         typer.echo(f"  {text}")
-    typer.echo(f"help: look at the changes, then write it anew: tiespec generate {result['spec']['target']} -o {path}")
+    typer.echo(f"help: look at the changes, then write it anew: {command_of(spec, path)}")
     raise typer.Exit(FOUND)
 
 
@@ -165,8 +168,7 @@ def main() -> NoReturn:
     except Exception as error:
         if "--debug" in sys.argv:
             raise
-        help = "this is a fault in tiespec; --debug shows where it happened"
-        status = _say_error(f"internal error: {type(error).__name__}: {error}", help)
+        status = _say_error(f"internal error: {type(error).__name__}: {error}", INTERNAL_HELP)
     sys.exit(status)
 
 

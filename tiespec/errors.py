@@ -10,6 +10,8 @@ TiespecError
 
 from __future__ import annotations
 
+INTERNAL_HELP = "this is a fault in tiespec; --debug shows where it happened"
+
 
 class TiespecError(Exception):
     """What is wrong, where, and what to do about it.

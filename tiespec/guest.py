@@ -53,15 +53,23 @@ def _describe(error: BaseException) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
+    lines = text_of(error).strip().splitlines()
     return lines[0] if lines else "no message"
+
+
+def text_of(error: BaseException) -> str:
+    """``str(error)``; empty where even that raises."""
+    try:
+        return str(error)
+    except Exception:  # the user's class may do anything
+        return ""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether Python or torch ran out of memory."""
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return True
-    return isinstance(error, MemoryError) or "can't allocate memory" in str(error)
+    return isinstance(error, MemoryError) or "can't allocate memory" in text_of(error)
 
 
 def _advice(error: BaseException) -> str:

@@ -120,7 +120,8 @@ def derive(live: Sequence[LiveLayer]) -> list[InputShape]:
     Args:
         live (Sequence[LiveLayer]): the layers, in order.
     """
-    module = next((layer.module for layer in live if layer.module is not None and any(layer.module.parameters())), None)
+    modules = (layer.module for layer in live if layer.module is not None)
+    module = next((m for m in modules if next(m.parameters(), None) is not None), None)
     if module is None:
         return []
     leaves = [m for m in module.modules() if isinstance(m, _KNOWN)]

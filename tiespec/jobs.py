@@ -15,7 +15,7 @@ def generate_job(options: Options, progress: Progress) -> dict[str, Any]:
     """``tiespec generate``: the spec and what to say about it."""
     from tiespec.analyse import analyse_target
     from tiespec.choices import Filters
-    from tiespec.generate import generate_spec
+    from tiespec.generation import generate_spec
 
     analysis = analyse_target(options["target"], options["setup"], options["input"], progress)
     filters = Filters(options["min_numel"], options["max_numel"], tuple(options["include"]), tuple(options["exclude"]))

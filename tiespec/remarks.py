@@ -107,11 +107,12 @@ def _resume(
 
 def _shadowed(pipeline: Pipeline, tie: Tie, parts: tuple[int, ...], stages: int | None) -> Iterator[Text]:
     first: dict[int, int] = {}
+    count = f"{stages} stage{'' if stages == 1 else 's'}"
     for index in tie.layers:
         owner = first.setdefault(stage_of(index, parts), index)
         if pipeline.layers[owner].typename != pipeline.layers[index].typename:
             yield (
-                f"with {stages} stages, layer {index} ({pipeline.layers[index].typename}) is in one stage with layer {owner} "
+                f"with {count}, layer {index} ({pipeline.layers[index].typename}) is in one stage with layer {owner} "
                 f"({pipeline.layers[owner].typename}): stock DeepSpeed runs the class of layer {owner} at both",
                 f"choose a cut that parts them, or use the patched module: {PATCH}",
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Literal
 
@@ -167,6 +168,22 @@ def load(path: str | Path = SPEC_FILE) -> TieSpec:
             f"cannot read the spec file: {error}", f"write it: tiespec generate TARGET --format json -o {path}", str(path)
         ) from error
     return parse_spec(text, str(path))
+
+
+def command_of(spec: TieSpec, path: str | None = None) -> str:
+    """The ``tiespec generate`` command that makes a spec, on one line.
+
+    Args:
+        spec (TieSpec): the spec.
+        path (str | None): the file to write it to.
+    """
+    words = ["tiespec", "generate", spec.target]
+    words += ["--min-numel", str(spec.min_numel)] if spec.min_numel != 1 else []
+    words += ["--max-numel", str(spec.max_numel)] if spec.max_numel is not None else []
+    words += [word for glob in spec.include or () for word in ("--include", glob)]
+    words += [word for glob in spec.exclude or () for word in ("--exclude", glob)]
+    words += ["-o", path] if path is not None else []
+    return shlex.join(words).replace("\n", "\\n")
 
 
 def json_schema() -> str:

@@ -1,4 +1,4 @@
-"""The user's process is left as it was found."""
+"""The caller's process is left as it was found."""
 
 from __future__ import annotations
 
@@ -6,6 +6,17 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+
+@contextmanager
+def process_kept() -> Iterator[None]:
+    """Random generators, ``sys.path`` and ``sys.argv`` are left as they were found."""
+    path, arguments = list(sys.path), list(sys.argv)
+    with random_state_kept():
+        try:
+            yield
+        finally:
+            sys.path[:], sys.argv[:] = path, arguments
 
 
 @contextmanager

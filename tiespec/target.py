@@ -68,9 +68,28 @@ def load_target(text: str, setup: str | None = None, progress: Progress = lambda
         progress(f"importing {target.source}")
         namespace = _import_source(target)
     expression = target.expression or _pick(target, namespace)
-    loaded = _build(target, expression, namespace, "meta", progress)
+    node = parse_expression(expression)
+
+    def make() -> Any:
+        return _called(expression, evaluate(node, namespace, _call))
+
+    loaded = _build(f"{target.source}:{expression}", make, namespace, "meta", progress)
     loaded.notes[:0] = record.notes
     return loaded
+
+
+def load_object(value: Any, name: str, namespace: Any) -> Loaded:
+    """The same for an object; a class or function is called without arguments, as a TARGET would be.
+
+    Args:
+        value (Any): a module, a list of layers, or a class or function that gives one.
+        name (str): how reports call it.
+        namespace (Any): may have ``example_inputs`` and ``loss_fn``.
+
+    Raises:
+        TargetError: the call failed.
+    """
+    return _build(name, lambda: _called(name, value), namespace, "meta", lambda phase: None)
 
 
 def run_setup(text: str) -> None:
@@ -100,7 +119,7 @@ def _import_module(name: str) -> Any:
 def _import_file(path: str) -> Any:
     """Import a file as Python would: as a script, or as a submodule when it is one or has relative imports."""
     file = Path(path).resolve()
-    sys.argv = [path]
+    sys.argv[:] = [path]
     folder, name = file.parent, file.stem
     levels = _package_depth(file)
     for _ in range(levels):
@@ -108,7 +127,8 @@ def _import_file(path: str) -> Any:
     sys.path[:0] = list(dict.fromkeys([str(folder), str(file.parent)]))
     if levels:
         return importlib.import_module(name)
-    if name in sys.modules or name in sys.stdlib_module_names:
+    known = getattr(sys.modules.get(name), "__file__", None)
+    if name in sys.stdlib_module_names or (name in sys.modules and known != str(file)):
         name = f"_target_{name}"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
@@ -151,21 +171,19 @@ def _as_typed(candidate: Candidate) -> str:
     return f"{candidate.name}({', '.join(f'{name}=...' for name in candidate.required)})"
 
 
-def _build(target: Target, expression: str, namespace: Any, device: Device, progress: Progress) -> Loaded:
+def _build(text: str, make: Callable[[], Any], namespace: Any, device: Device, progress: Progress) -> Loaded:
     notes: list[str] = []
-    text = target.text if target.expression else f"{target.source}:{expression}"
     progress(f"building {text}")
     try:
-        value, record = _evaluated(expression, namespace, device, notes)
+        value, record = _recorded(make, device, notes)
     except TargetError as error:
         if device == "cpu" or not _may_be_meta(error.__cause__):
             raise
         notes.append(f"{text} does not build on the meta device, so it was built on the CPU ({error})")
-        device = "cpu"
-        value, record = _evaluated(expression, namespace, device, notes)
+        value, record = _recorded(make, "cpu", notes)
 
     def rebuild(device: Device) -> Loaded:
-        return _build(target, expression, namespace, device, progress)
+        return _build(text, make, namespace, device, progress)
 
     return Loaded(text, value, record, namespace, notes, rebuild)
 
@@ -183,11 +201,10 @@ def on_device(device: Device) -> AbstractContextManager[Any]:
     return torch.device("meta") if device == "meta" else nullcontext()
 
 
-def _evaluated(expression: str, namespace: Any, device: Device, notes: list[str]) -> tuple[Any, Record | None]:
+def _recorded(make: Callable[[], Any], device: Device, notes: list[str]) -> tuple[Any, Record | None]:
     with recording() as seen, on_device(device):
         try:
-            value = evaluate(parse_expression(expression), namespace, _call)
-            value = _called(expression, value)
+            value = make()
         except TargetError as error:
             if not seen.records:  # the constructor went on after PipelineModule.__init__ and missed what that builds
                 raise

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tiespec.blame import blame_exception
 from tiespec.capture import LiveLayer
+from tiespec.guest import text_of
 from tiespec.inputs import Sample, samples, to_device
 from tiespec.state import random_state_kept
 from tiespec.target import Device, on_device
@@ -102,7 +103,7 @@ def _first_that_runs(
 
 def _reason(error: BaseException) -> str:
     where = blame_exception(error)
-    text = (str(error).strip().splitlines() or ["no message"])[0]
+    text = (text_of(error).strip().splitlines() or ["no message"])[0]
     return (f"{where.file}:{where.line}: " if where else "") + f"{type(error).__name__}: {text}"
 
 

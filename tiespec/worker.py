@@ -12,10 +12,13 @@ import json
 import os
 import signal
 import sys
+from contextlib import suppress
+from importlib import import_module
 from typing import Any, NoReturn
 
 from tiespec.blame import blame_frame
-from tiespec.errors import TiespecError
+from tiespec.errors import INTERNAL_HELP, TiespecError
+from tiespec.guest import guest
 from tiespec.jobs import JOBS
 
 FAULT_SIGNAL = getattr(signal, "SIGUSR1", None)
@@ -33,19 +36,30 @@ def main(answer_fd: int, fault_fd: int, request: str) -> NoReturn:
     asked = json.loads(request)
 
     def say(**line: Any) -> None:
-        os.write(answer_fd, (json.dumps(line) + "\n").encode())
+        _WRITE(answer_fd, (_DUMPS(line) + "\n").encode())
 
     _report_exits(say)
     try:
+        with guest("importing deepspeed"):
+            import_module("deepspeed")
         say(result=JOBS[asked["job"]](asked["options"], lambda phase: say(phase=phase)))
     except TiespecError as error:
         say(error=vars_of(error))
-    sys.stdout.flush()
-    sys.stderr.flush()
+    except Exception as error:
+        say(error=vars_of(_internal(error)))
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # the guest may have closed them
+            stream.flush()
     _EXIT(0)
 
 
-_EXIT = os._exit
+_EXIT, _WRITE, _DUMPS = os._exit, os.write, json.dumps
+"""As they were before the guest could replace them."""
+
+
+def _internal(error: Exception) -> TiespecError:
+    """Guest code is called through ``guest()``, so whatever else arrives here is ours."""
+    return TiespecError(f"internal error: {type(error).__name__}: {error}", INTERNAL_HELP)
 
 
 def vars_of(error: TiespecError) -> dict[str, Any]:
@@ -95,7 +109,8 @@ def _report_exits(say: Any) -> None:
 
     def _exit(status: int) -> NoReturn:
         where = blame_frame(sys._getframe(1))
-        say(exit={"status": status, "file": where.file if where else None, "line": where.line if where else None})
+        with suppress(OSError):  # the guest may have closed it
+            say(exit={"status": status, "file": where.file if where else None, "line": where.line if where else None})
         _EXIT(status)
 
     os._exit = _exit

@@ -6,6 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 tie``, ``2 ties``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 @dataclass(frozen=True)
 class Said:
     """Notes and remarks, as they come from the child process.

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tiespec.report.notes import Said
+from tiespec.report.notes import Said, counted
 from tiespec.spec import SpecParameter, SpecProposal, SpecTie, TieSpec
 
 
@@ -25,8 +25,8 @@ def spec_text(spec: TieSpec, layers: int, input: str, said: Said, width: int, co
         color (bool): whether to write terminal colours.
     """
     out = io.StringIO()
-    console = Console(file=out, width=width, force_terminal=color, no_color=not color, highlight=False, soft_wrap=False)
-    console.print(Text(_headline(spec, layers, input)))
+    console = Console(file=out, width=width, force_terminal=color, no_color=not color, highlight=False)
+    _say(console, Text(_headline(spec, layers, input)))
     for tie in spec.ties:
         console.print()
         _print_tie(console, tie, said)
@@ -34,29 +34,33 @@ def spec_text(spec: TieSpec, layers: int, input: str, said: Said, width: int, co
         console.print()
         _print_proposal(console, proposal, spec.target)
     for note in said.notes:
-        console.print(Text(f"\nnote: {note}"))
+        _say(console, Text(f"\nnote: {note}"))
     return "\n".join(line.rstrip() for line in out.getvalue().split("\n"))
+
+
+def _say(console: Console, text: Text) -> None:
+    """A sentence, not folded: the terminal does that, and a path stays whole."""
+    console.print(text, soft_wrap=True)
 
 
 def _headline(spec: TieSpec, layers: int, input: str) -> str:
     if not layers:
-        return f"{spec.target}: a module, {len(spec.ties[0].parameters)} parameters listed"
-    count = len(spec.ties)
-    return f"{spec.target}: {layers} layers, {count} tie{'' if count == 1 else 's'} (sample input: {input})"
+        return f"{spec.target}: a module, {counted(len(spec.ties[0].parameters), 'parameter')} listed"
+    return f"{spec.target}: {counted(layers, 'layer')}, {counted(len(spec.ties), 'tie')} (sample input: {input})"
 
 
 def _print_tie(console: Console, tie: SpecTie, said: Said) -> None:
     where = f"  layers {', '.join(str(i) for i in tie.layers)}" if len(tie.layers) > 1 else ""
-    console.print(Text.assemble((tie.key, "bold"), f"{where}  ({tie.typename})"))
+    _say(console, Text.assemble((tie.key, "bold"), f"{where}  ({tie.typename})"))
     if tie.tied_weight_attr is not None:
-        console.print(Text(f"  tied_weight_attr = {_list(tie.tied_weight_attr)}", "green"))
+        _say(console, Text(f"  tied_weight_attr = {_list(tie.tied_weight_attr)}", "green"))
     for layer, names in (tie.by_layer or {}).items():
-        console.print(Text(f"  tied_weight_attr of layer {layer} = {_list(names)}", "green"))
+        _say(console, Text(f"  tied_weight_attr of layer {layer} = {_list(names)}", "green"))
     if tie.parameters or tie.left_out:
         console.print(_table(tie))
     for remark in said.about(tie.key):
-        console.print(Text.assemble(("  warning: ", "yellow"), remark["message"]))
-        console.print(Text(f"  help: {remark['help']}"))
+        _say(console, Text.assemble(("  warning: ", "yellow"), remark["message"]))
+        _say(console, Text(f"  help: {remark['help']}"))
 
 
 def _list(names: list[str]) -> str:
@@ -68,7 +72,8 @@ def _table(tie: SpecTie) -> Table:
     for _ in range(4):
         table.add_column(overflow="fold")
     for parameter in (*tie.parameters, *tie.left_out):
-        table.add_row(Text(f"  {parameter.path}"), Text(_shape(parameter)), Text(parameter.dtype), _verdict(parameter))
+        verdict = _verdict(parameter, "tied" if len(tie.layers) > 1 else "listed")
+        table.add_row(Text(f"  {parameter.path}"), Text(_shape(parameter)), Text(parameter.dtype), verdict)
     return table
 
 
@@ -76,14 +81,14 @@ def _shape(parameter: SpecParameter) -> str:
     return "x".join(str(size) for size in parameter.shape) or "scalar"
 
 
-def _verdict(parameter: SpecParameter) -> Text:
-    return Text("tied", "green") if parameter.reason is None else Text(f"left out: {parameter.reason}", "dim")
+def _verdict(parameter: SpecParameter, listed: str) -> Text:
+    return Text(listed, "green") if parameter.reason is None else Text(f"left out: {parameter.reason}", "dim")
 
 
 def _print_proposal(console: Console, proposal: SpecProposal, target: str) -> None:
     shared = ", ".join(f"{' and '.join(names)} of layer {layer}" for layer, names in proposal.by_layer.items())
     fact = f"{shared}: one Parameter and no key, so stock DeepSpeed ties nothing"
-    console.print(Text.assemble(("warning: ", "yellow"), fact))
+    _say(console, Text.assemble(("warning: ", "yellow"), fact))
     lists = "; ".join(f"layer {layer}: {_list(names)}" for layer, names in proposal.by_layer.items())
-    console.print(Text(f'help: make these layers TiedLayerSpecs with the key "{proposal.key}" and tied_weight_attr {lists};'))
-    console.print(Text(f"      or keep the layers and use the patched module: tiespec patch {shlex.quote(target)}"))
+    _say(console, Text(f'help: make these layers TiedLayerSpecs with the key "{proposal.key}" and tied_weight_attr {lists};'))
+    _say(console, Text(f"      or keep the layers and use the patched module: tiespec patch {shlex.quote(target)}"))

@@ -1,0 +1,163 @@
+"""Real DeepSpeed on real processes: start them, wait with a limit, kill what is left, read what every rank reported."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+WORKER = Path(__file__).with_name("distributed_worker.py")
+DS_CONFIG = {
+    "train_micro_batch_size_per_gpu": 2,
+    "gradient_accumulation_steps": 2,
+    "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
+    "gradient_clipping": 0.0,
+}
+BUILD_SECONDS = 120.0
+"""Until every rank has joined the process group; the first run of a machine compiles DeepSpeed's extension."""
+STEP_SECONDS = 15.0
+"""Without news from any rank after that, the run hangs."""
+
+
+@dataclass
+class Run:
+    """What a run showed.
+
+    ``outcome`` is ``ok`` (every rank reported the end), ``crash`` (a rank raised) or ``hang`` (no news in time).
+    ``built``, ``trained`` and ``resumed`` map (rank, layer) to the layer's tensors at construction, after training, and
+    after loading the checkpoint that was written after training into a pipeline that was built with other seeds.
+    """
+
+    outcome: str
+    errors: dict[int, str] = field(default_factory=dict)
+    losses: list[float] = field(default_factory=list)
+    built: dict[tuple[int, int], dict[str, torch.Tensor]] = field(default_factory=dict)
+    trained: dict[tuple[int, int], dict[str, torch.Tensor]] = field(default_factory=dict)
+    resumed: dict[tuple[int, int], dict[str, torch.Tensor]] = field(default_factory=dict)
+    output: str = ""
+    processes: list[int] = field(default_factory=list)
+
+    def copies(self, layers: list[int], path: str, when: str = "trained") -> list[torch.Tensor]:
+        """The copies of a parameter, one per (rank, layer)."""
+        held = getattr(self, when)
+        return [tensors[path] for (_, layer), tensors in sorted(held.items()) if layer in layers]
+
+
+def same(tensors: list[torch.Tensor]) -> bool:
+    """Whether all tensors are equal, bit by bit."""
+    return all(torch.equal(tensors[0], other) for other in tensors[1:])
+
+
+def run(
+    file: Path,
+    build: str,
+    arguments: dict[str, Any] | None = None,
+    stages: int = 2,
+    data_parallel: int = 1,
+    partition: str = "uniform",
+    ds_config: dict[str, Any] | None = None,
+    steps: int = 2,
+    resume: bool = False,
+    same_seed: bool = False,
+) -> Run:
+    """Train ``build(**arguments)`` of a file on ``stages * data_parallel`` processes.
+
+    ``build`` may return a list of layers or be a PipelineModule subclass.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        request = {
+            "file": str(file), "build": build, "arguments": arguments or {}, "stages": stages, "partition": partition,
+            "ds_config": {**DS_CONFIG, **(ds_config or {})}, "steps": steps, "resume": resume, "folder": folder,
+            "same_seed": same_seed,
+        }  # fmt: skip
+        ranks, port = range(stages * data_parallel), free_port()
+        processes = [_start(request, rank, len(ranks), port) for rank in ranks]
+        try:
+            finished = _wait(processes, Path(folder))
+        finally:
+            for process in processes:
+                _kill(process)
+        seen = _read(Path(folder), finished, len(ranks))
+        seen.processes = [process.pid for process in processes]
+        return seen
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def _start(request: dict[str, Any], rank: int, world_size: int, port: int) -> subprocess.Popen[bytes]:
+    environment = {
+        **os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    with open(Path(request["folder"]) / f"output{rank}", "wb") as output:
+        return subprocess.Popen(
+            [sys.executable, str(WORKER), json.dumps(request)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _wait(processes: list[subprocess.Popen[bytes]], folder: Path) -> bool:
+    """True when every rank ended by itself or one has failed; False when there was no news in time."""
+    news, since, limit = -1, time.monotonic(), BUILD_SECONDS
+    while any(process.poll() is None for process in processes):
+        reports = _reports(folder, len(processes))
+        if any("error" in line for lines in reports for line in lines):
+            return True  # the others wait for a peer that is gone
+        if sum(map(len, reports)) != news:
+            news, since = sum(map(len, reports)), time.monotonic()
+            limit = STEP_SECONDS if all(reports) else BUILD_SECONDS
+        if time.monotonic() - since > limit:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _reports(folder: Path, world_size: int) -> list[list[dict[str, Any]]]:
+    found: list[list[dict[str, Any]]] = []
+    for rank in range(world_size):
+        file = folder / f"report{rank}"
+        lines = file.read_text().splitlines() if file.exists() else []
+        found.append([json.loads(line) for line in lines if line.endswith("}")])
+    return found
+
+
+def _read(folder: Path, finished: bool, world_size: int) -> Run:
+    reports = _reports(folder, world_size)
+    errors = {rank: line["error"] for rank, lines in enumerate(reports) for line in lines if "error" in line}
+    ended = all(any("end" in line for line in lines) for lines in reports)
+    output = "\n".join((folder / f"output{rank}").read_text(errors="replace") for rank in range(world_size))
+    run = Run("ok" if ended else "hang" if not finished else "crash", errors, output=output)
+    run.losses = [line["loss"] for line in reports[0] if "loss" in line]
+    for rank in range(world_size):
+        for when in ("built", "trained", "resumed"):
+            file = folder / f"{when}{rank}.pt"
+            if file.exists():
+                held = torch.load(file, weights_only=True)
+                getattr(run, when).update({(rank, layer): tensors for layer, tensors in held.items()})
+    return run
