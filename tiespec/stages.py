@@ -34,7 +34,7 @@ def cut(pipeline: Pipeline, num_stages: int, method: str | None = None) -> tuple
     stand_in = SimpleNamespace(
         num_stages=num_stages,
         global_rank=1,  # rank 0 prints the partition
-        _topo=SimpleNamespace(get_coord=lambda rank: SimpleNamespace(pipe=0)),
+        _topo=SimpleNamespace(get_dim=lambda axis: num_stages, get_coord=lambda rank: SimpleNamespace(pipe=0)),
         _grid=SimpleNamespace(get_stage_id=lambda: 0),
         _layer_specs=[SimpleNamespace(__name__=layer.name) if layer.name else None for layer in pipeline.layers],
         _count_layer_params=lambda: [sum(p.numel for p in layer.trainable()) for layer in pipeline.layers],
