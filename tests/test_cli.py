@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import HEAD, ROOT, tiespec
+from tiespec.guest import DEBUG_HINT
 
 Write = Callable[..., str]
 GPT = "examples/gpt.py"
@@ -109,10 +110,20 @@ def test_warnings_beside_a_machine_format_go_to_stderr(write: Write) -> None:
 
 def test_the_output_is_the_same_under_ten_hash_seeds() -> None:
     file = f"{ROOT}/tests/cases/subclass_alias_property/model.py"
-    for format in ("text", "json"):
-        outputs = {tiespec("generate", file, "--format", format, PYTHONHASHSEED=str(seed)).stdout for seed in range(10)}
-        assert len(outputs) == 1
-        assert outputs != {""}
+    code = (
+        "import sys\nfrom tiespec.host import run_job\nfrom tiespec.output import rendered\n"
+        "options = {'target': sys.argv[1], 'setup': None, 'input': [], 'stages': None, 'min_numel': 1, 'max_numel': None,"
+        " 'include': [], 'exclude': []}\n"
+        "result = run_job('generate', options, 60, lambda data: None)\n"
+        "for format in ('text', 'json', 'python'):\n    print(rendered(result, format, 100, False))\n"
+    )
+    outputs = set()
+    for seed in range(10):
+        environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
+        done = subprocess.run([sys.executable, "-c", code, file], capture_output=True, text=True, cwd=ROOT, env=environment)
+        assert done.returncode == 0, done.stderr
+        outputs.add(done.stdout)
+    assert len(outputs) == 1
 
 
 def test_write_check_and_drift(tmp_path: Path, write: Write) -> None:
@@ -129,6 +140,12 @@ def test_write_check_and_drift(tmp_path: Path, write: Write) -> None:
     missing = tiespec("generate", f"{ROOT}/{GPT}", "--check", "-o", str(tmp_path / "none.json"))
     assert missing.returncode == 2
     assert "none.json" in missing.stderr
+
+
+def test_check_takes_the_recorded_filters(tmp_path: Path) -> None:
+    spec = str(tmp_path / "tiespec.json")
+    assert tiespec("generate", GPT, "--min-numel", "2", "--exclude", "norm*", "-o", spec).returncode == 0
+    assert tiespec("generate", GPT, "--check", "-o", spec).returncode == 0
 
 
 def test_check_of_a_python_file(tmp_path: Path) -> None:
@@ -148,6 +165,9 @@ def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
         assert "--force" in done.stderr
         assert path.read_text() == "{}"
     assert tiespec("generate", GPT, "-o", str(path), "--force").returncode == 0
+    for name in ("code.json", "code.txt", "code.py"):  # each of our formats is known as ours
+        assert tiespec("generate", GPT, "-o", str(tmp_path / name)).returncode == 0
+        assert tiespec("generate", GPT, "-o", str(tmp_path / name), "--format", "json").returncode == 0
 
 
 USAGE = {
@@ -158,6 +178,9 @@ USAGE = {
     ("generate",): "TARGET",
     ("generat",): "No such command",
     ("generate", GPT, "--input", "int64"): "cannot read --input",
+    ("generate", GPT, "-o", "ties.yaml"): "no format has the ending .yaml",
+    ("generate", GPT, "--min-numel", "5", "--max-numel", "4"): "--max-numel 4 is below",
+    ("generate", GPT, "--check", "-o", "none.json"): "cannot read the spec file",
     ("generate", GPT, "--stages", "99"): "cannot cut 14 layers into 99 stages",
     ("generate", GPT, "--setup", "nowhere:f"): "there is no module 'nowhere'",
 }
@@ -175,10 +198,7 @@ def test_what_cannot_be_done_is_exit_2(arguments: tuple[str, ...]) -> None:
 def test_debug_shows_the_traceback(write: Write) -> None:
     file = write(HEAD + "def layers():\n    raise ValueError('no luck')\n    return [LayerSpec]")
     plain, debug = tiespec("generate", f"{file}:layers"), tiespec("generate", f"{file}:layers", "--debug")
-    assert (
-        plain.stderr
-        == f"error: {file}:7: ValueError: no luck (while calling layers)\nhelp: --debug shows the whole traceback\n"
-    )
+    assert plain.stderr == f"error: {file}:7: ValueError: no luck (while calling layers)\nhelp: {DEBUG_HINT}\n"
     assert "Traceback" in debug.stderr
     assert (plain.returncode, debug.returncode) == (2, 2)
 

@@ -59,8 +59,17 @@ def test_a_failure_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch:
 def test_a_missing_folder_and_a_folder(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot write"):
         write_text(str(tmp_path / "missing" / "file"), "ours", ours)
-    with pytest.raises(OutputError):
-        write_text(str(tmp_path), "ours", ours)
+    with pytest.raises(OutputError, match="this is a folder"):
+        write_text(str(tmp_path), "ours", ours, force=True)
+
+
+def test_a_write_protected_file_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("ours")
+    path.chmod(0o444)
+    with pytest.raises(OutputError, match="write-protected"):
+        write_text(str(path), "ours, new", ours)
+    assert path.read_text() == "ours"
 
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:

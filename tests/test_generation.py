@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +14,7 @@ from torch import nn
 
 import tiespec
 from tests.helpers import HEAD, ROOT, generated, lists, reasons
+from tiespec.analyse import analyse_object
 from tiespec.errors import UsageError
 from tiespec.generation import Generated
 
@@ -219,3 +223,39 @@ def test_the_library_calls_what_needs_no_arguments(write: Write) -> None:
 
     assert tiespec.generate(Module)["Module"] == ["weight", "bias"]
     assert tiespec.generate(build)["e"] == ["weight", "bias"]
+
+
+def test_another_shape_at_another_layer_is_said(write: Write) -> None:
+    made = of(
+        write, "layers = [TiedLayerSpec('e', nn.Embedding, 9, 4), LayerSpec(Head), TiedLayerSpec('e', nn.Embedding, 12, 4)]"
+    )
+    assert [p.reason for p in made.spec.ties[0].left_out] == [
+        "has another shape at layer 2: 12x4",
+        "has another shape at layer 0: 9x4",
+    ]
+    assert any("nothing is tied by this key" in r.message for r in made.remarks)
+
+
+def test_a_glob_that_matches_nothing_is_noted() -> None:
+    assert "--exclude word/* matches no parameter" in generated(COMPOSED, exclude=("word/*",)).notes
+
+
+def test_with_one_stage_nothing_is_said_of_drifting_copies(write: Write) -> None:
+    source = "layers = [TiedLayerSpec('e', Embedding), TiedLayerSpec('e', Embedding, forward_fn=both)]"
+    assert of(write, source, stages=1, min_numel=5).remarks == ()
+
+
+def test_a_callable_of_the_library_finds_the_example_inputs_beside_it(write: Write) -> None:
+    source = "layers = lambda: [TiedLayerSpec('e', Embedding), TiedLayerSpec('e', Embedding, forward_fn=logits)]\n"
+    file = Path(write(PARTS + source + "def example_inputs():\n    return torch.ones(2, 3).long(), None\n", "beside.py"))
+    sys.path.insert(0, str(file.parent))
+    beside = importlib.import_module("beside")
+    assert analyse_object(beside.layers, "layers").usage.source == "example_inputs()"
+    assert tiespec.generate(beside.layers)["e"] == ["word.weight"]
+    del beside.example_inputs
+    assert analyse_object(beside.layers, "layers").usage.source.startswith("derived")
+
+
+def test_remarks_of_the_library_are_warnings() -> None:
+    with pytest.warns(UserWarning, match="only layer 0 has this key"):
+        tiespec.generate([TiedLayerSpec("e", nn.Linear, 4, 4)])

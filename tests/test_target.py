@@ -300,3 +300,44 @@ def test_the_process_is_left_as_it_was_found(write: Write) -> None:
     assert torch.equal(torch.random.get_rng_state(), states[1])
     assert not dist.is_initialized()
     assert sys.path == path
+
+
+def test_setup_may_be_in_the_file_itself(write: Write) -> None:
+    file = write(
+        "ARGS = None\ndef setup():\n    global ARGS\n    ARGS = 1\n"
+        + PARTS
+        + "def build():\n    assert ARGS == 1\n    return specs()"
+    )
+    assert lists(generated(f"{file}:build", setup=f"{file}:setup").spec) == TIED
+
+
+def test_setup_may_set_the_command_line(write: Write) -> None:
+    source = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--hidden', required=True)\nargs = parser.parse_args()\n"
+    file = write(source + PARTS + "def build():\n    return specs()")
+    setup = write("import sys\ndef setup():\n    sys.argv += ['--hidden', '4']\n", "setup_of_a_test.py")
+    with pytest.raises(TargetError) as caught:
+        generated(f"{file}:build")
+    assert "sys.argv in --setup" in caught.value.help
+    assert lists(generated(f"{file}:build", setup=f"{setup}:setup").spec) == TIED
+
+
+@pytest.mark.parametrize("content", [b"", b"# caf\xe9\n", b"\xef\xbb\xbf# with a mark\n"])
+def test_a_file_without_anything_is_no_internal_error(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_bytes(content)
+    with pytest.raises((UsageError, TargetError)):
+        generated(str(tmp_path / "model.py"))
+
+
+def test_a_pipeline_that_starts_a_process_group_is_a_candidate(write: Write) -> None:
+    source = PARTS + (
+        "import deepspeed\nclass Pipe(PipelineModule):\n    def __init__(self):\n        deepspeed.init_distributed()\n"
+        "        super().__init__(layers=specs(), num_stages=2)\n"
+    )
+    assert lists(generated(write(source)).spec) == TIED
+
+
+def test_an_unbound_method_is_explained(write: Write) -> None:
+    file = write(PARTS + "class Model(nn.Module):\n    def to_layers(self):\n        return specs()")
+    with pytest.raises(TargetError) as caught:
+        generated(f"{file}:Model.to_layers")
+    assert "write Model().to_layers" in caught.value.help

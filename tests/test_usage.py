@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -172,7 +173,7 @@ def test_derived_input(layers: list[Any], shape: str) -> None:
 def test_no_input_is_known() -> None:
     usage = analyse_object([nn.Identity()], "test").usage
     assert usage.used is None
-    assert "pass --input" in usage.unknown
+    assert usage.unknown == "no sample input is known"
 
 
 @pytest.mark.parametrize("text", ["int64", "int64[2", "foo[2]", "int64[2]<x", "relu[2]", "int64[2]<0", "int64[-1]"])
@@ -185,3 +186,56 @@ def test_several_inputs_make_a_tuple() -> None:
     add = lambda pair: pair[0] + pair[1]  # noqa: E731
     usage = analyse_object([add, nn.Linear(4, 4)], "test", ("float32[2,4]", "float32[2, 4]")).usage
     assert usage.used is not None, usage.unknown
+
+
+def test_what_is_sent_to_an_accelerator_stays_here(write: Write) -> None:
+    source = HEAD + (
+        "class Layer(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.weight = nn.Parameter(torch.ones(4, 4, device='cuda'))\n        self.to('cuda:0').cuda()\n"
+        "    def forward(self, x):\n        return x.cuda() @ self.weight.to('cuda') + torch.zeros(4, device=torch.device('cuda', 0))\n"
+        "layers = lambda: [TiedLayerSpec('e', Layer), TiedLayerSpec('e', Layer)]\n"
+    )
+    made = generated(f"{write(source)}:layers", given=("float32[2,4]",))
+    assert made.spec["e"] == ["weight"]
+    assert made.remarks == ()
+    assert made.notes == ()
+
+
+def test_a_use_by_chance_is_no_certain_use() -> None:
+    class Dropped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.b(self.a(x)) if random.random() < 0.8 else self.a(x)
+
+    layers = [Dropped()] + [nn.Linear(4, 4)] * 2
+    first, second = (analyse_object(layers, "test", ("float32[2,4]",)).usage for _ in range(2))
+    assert first == second
+    assert first.used is not None
+    if "b.weight" not in first.used[0]:
+        assert any("one of two runs only" in note for note in first.notes)
+
+
+def test_a_loss_that_does_not_run_is_noted(write: Write) -> None:
+    source = MODEL.replace("x.abs().max().item() > 1e9", "False") + "def loss_fn(outputs, labels):\n    return outputs.nosuch\n"
+    made = generated(f"{write(source.replace('torch.randn(2, 4), None', 'torch.randn(2, 4), torch.ones(2)'))}:build")
+    assert made.spec["w"] == ["weight"]
+    assert made.remarks == ()
+    assert any("loss_fn does not run" in note and "nosuch" in note for note in made.notes)
+
+
+def test_what_a_model_changes_and_reaches_is_seen() -> None:
+    outside = nn.Linear(4, 4)
+    embedding = nn.Embedding(5, 4, sparse=True)
+    layers = [embedding, nn.BatchNorm1d(4), lambda x: outside(x), lambda x: x @ embedding.weight.t()]
+    usage = analyse_object(layers, "test", ("int64[3]<5",)).usage
+    assert usage.used is not None, usage.unknown
+    assert usage.sparse == {(0, "weight")}
+    assert usage.changed == {(1, "running_mean"), (1, "running_var"), (1, "num_batches_tracked")}
+    assert {(s.layer, s.owner, s.shape) for s in usage.strays} == {
+        (2, None, (4, 4)),
+        (2, None, (4,)),
+        (3, (0, "weight"), (5, 4)),
+    }

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tiespec.api import check as check
     from tiespec.api import generate as generate
     from tiespec.errors import GuestError as GuestError
     from tiespec.errors import OutputError as OutputError
@@ -17,11 +18,14 @@ if TYPE_CHECKING:
     from tiespec.errors import UsageError as UsageError
     from tiespec.spec import TieSpec as TieSpec
     from tiespec.spec import load as load
+    from tiespec.verdict import Report as Report
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "check": "tiespec.api",
     "generate": "tiespec.api",
+    "Report": "tiespec.verdict",
     "load": "tiespec.spec",
     "TieSpec": "tiespec.spec",
     "TiespecError": "tiespec.errors",

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
-from tiespec.capture import Captured, capture
+from tiespec.capture import Captured, LiveLayer, capture
 from tiespec.guest import Progress
 from tiespec.pipeline import Pipeline
 from tiespec.recorder import recording
 from tiespec.state import random_state_kept
 from tiespec.target import Device, Loaded, load_object, load_target
-from tiespec.usage import REAL_LIMIT, Usage, find_usage
+from tiespec.trace import REAL_LIMIT, find_usage
+from tiespec.usage import Usage
 
 
 @dataclass(frozen=True)
@@ -23,10 +26,12 @@ class Analysis:
     Args:
         pipeline (Pipeline): its layers.
         usage (Usage): which parameter gets a gradient at which layer.
+        live (Sequence[LiveLayer]): the layers as they were built.
     """
 
     pipeline: Pipeline
     usage: Usage
+    live: Sequence[LiveLayer] = field(default=(), repr=False)
 
 
 def analyse_target(
@@ -49,8 +54,15 @@ def analyse_object(
     example_inputs: Callable[[], Any] | None = None,
     loss_fn: Callable[..., Any] | None = None,
 ) -> Analysis:
-    """The same for an object of the caller's process, which is left as it was found."""
-    namespace = SimpleNamespace(example_inputs=example_inputs, loss_fn=loss_fn)
+    """The same for an object of the caller's process, which is left as it was found.
+
+    For a class or function, ``example_inputs`` and ``loss_fn`` beside it in its module are used where none are given.
+    """
+    home = sys.modules.get(getattr(value, "__module__", "")) if inspect.isroutine(value) or inspect.isclass(value) else None
+    namespace = SimpleNamespace(
+        example_inputs=example_inputs or getattr(home, "example_inputs", None),
+        loss_fn=loss_fn or getattr(home, "loss_fn", None),
+    )
     with random_state_kept():
         return _analyse(load_object(value, name, namespace), given, owned=False)
 
@@ -63,12 +75,12 @@ def _analyse(loaded: Loaded, given: Sequence[str], owned: bool, progress: Progre
     usage = find_usage(captured.live, loaded.namespace, captured.loss_fn, given, "meta", owned)
     if usage.used is None and usage.source != "none":
         usage = _on_cpu(loaded, given, owned, progress, captured.pipeline, usage)
-    return Analysis(captured.pipeline, usage)
+    return Analysis(captured.pipeline, usage, captured.live)
 
 
 def _capture(loaded: Loaded, device: Device, progress: Progress) -> Captured:
     with recording():  # constructors may start process groups or write specs, too
-        return capture(loaded.value, loaded.text, device, loaded.record, loaded.notes, progress)
+        return capture(loaded.value, loaded.text, device, loaded.record, loaded.notes, progress, loaded.models)
 
 
 def _on_cpu(loaded: Loaded, given: Sequence[str], owned: bool, progress: Progress, pipeline: Pipeline, on_meta: Usage) -> Usage:

@@ -25,7 +25,7 @@ class Candidate:
     line: int
 
 
-def find_candidates(source: str) -> tuple[Candidate, ...]:
+def find_candidates(source: str | bytes) -> tuple[Candidate, ...]:
     """The names that can be a TARGET, the best kind only.
 
     First come the names that lead to a ``LayerSpec``, ``TiedLayerSpec`` or ``PipelineModule`` and that no other such
@@ -33,7 +33,7 @@ def find_candidates(source: str) -> tuple[Candidate, ...]:
     without arguments are preferred.
 
     Args:
-        source (str): text of a Python file that parses.
+        source (str | bytes): a Python file that parses.
     """
     tree = ast.parse(source)
     for kind in (_pipelines(tree), _lists(tree), _module_classes(tree)):
@@ -53,10 +53,15 @@ def _pipelines(tree: ast.Module) -> list[Candidate]:
     found = {name for name, (_, used) in uses.items() if used & _SPECS}
     while grown := {n for n, (_, used) in uses.items() if n not in found and used & found}:
         found |= grown
-    yielding = {n for n in found if _yields(uses[n][0]) and not uses[n][1] & _TRAINING}
+    yielding = {n for n in found if _yields(uses[n][0]) and not (_may_train(uses[n][0]) and uses[n][1] & _TRAINING)}
     inner = {used for n in yielding for used in uses[n][1] if used != n}
     roots = [_candidate(uses[n][0]) for n in uses if n in yielding and n not in inner]
     return roots or [c for n in uses if n in found for c in _methods(uses[n][0])]
+
+
+def _may_train(node: ast.stmt) -> bool:
+    """Whether what uses the training API is a script's main function; a class may start a process group itself."""
+    return not isinstance(node, ast.ClassDef)
 
 
 def _methods(node: ast.stmt) -> list[Candidate]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from tiespec.pairing import Row
-from tiespec.pipeline import Parameter, Tie
+from tiespec.pipeline import Layer, Parameter, Tie
 from tiespec.usage import Usage
 
 
@@ -61,21 +61,24 @@ def layers_text(indices: Sequence[int]) -> str:
     return f"layer{'s' if len(indices) > 1 else ''} {', '.join(str(i) for i in indices)}"
 
 
-def choose(row: Row, tie: Tie, usage: Usage, filters: Filters) -> Choice:
+def choose(row: Row, tie: Tie, layers: Sequence[Layer], usage: Usage, filters: Filters) -> Choice:
     """Decide whether a parameter is listed: it must get a gradient at every layer of the key, and pass the filters."""
     used_by = None
     if usage.used is not None:
         used_by = tuple(i for i, p in row.parameters.items() if p.path in usage.used[i])
-    reason = _left_out_by_use(row, tie, used_by)
+    reason = _left_out_by_use(row, tie, layers, used_by)
     if reason is not None:
         return Choice(row, used_by, reason)
     reason = filters.reason(row.first)
     return Choice(row, used_by, reason, filtered=reason is not None)
 
 
-def _left_out_by_use(row: Row, tie: Tie, used_by: tuple[int, ...] | None) -> str | None:
+def _left_out_by_use(row: Row, tie: Tie, layers: Sequence[Layer], used_by: tuple[int, ...] | None) -> str | None:
     missing = [i for i in tie.layers if i not in row.parameters]
     if missing:
+        other = next((p for y in layers if y.index == missing[0] for p in y.parameters if p.path == row.first.path), None)
+        if other is not None and other.shape != row.first.shape:
+            return f"has another shape at layer {missing[0]}: {'x'.join(str(size) for size in other.shape or ())}"
         return f"no counterpart at {layers_text(missing)}"
     frozen = [i for i, p in row.parameters.items() if not p.requires_grad]
     if frozen:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import traceback
 from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
 from tiespec import __version__
-from tiespec.errors import INTERNAL_HELP, TiespecError
+from tiespec.errors import INTERNAL_HELP, TiespecError, UsageError
 
 FOUND, COULD_NOT, INTERRUPTED = 1, 2, 130
 
@@ -34,7 +32,7 @@ TARGET = Annotated[
     str, typer.Argument(metavar="TARGET", help="FILE.py, FILE.py:NAME, pkg.mod:NAME, a call in place of NAME, or hf:FOLDER.")
 ]
 INPUT = Annotated[list[str], typer.Option(help='Sample input, one per tensor: "int64[2,16]<50304" or "float32[4,32]".')]
-SETUP = Annotated[str | None, typer.Option(help="pkg.mod:function to call before the target is imported.")]
+SETUP = Annotated[str | None, typer.Option(help="FILE.py:function or pkg.mod:function to call before the target is imported.")]
 TIMEOUT = Annotated[float, typer.Option(min=0.1, help="Seconds that loading the user's code may take.")]
 DEBUG = Annotated[bool, typer.Option(help="Run the user's code in this process, with tracebacks.")]
 FORMAT = Annotated[Literal["text", "python", "json"] | None, typer.Option(help="Default: text, or by FILE's ending.")]
@@ -60,19 +58,38 @@ def generate(
     """Write the tied_weight_attr lists that train right, and say why other parameters are left out."""
     from tiespec.expression import parse_target
     from tiespec.output import format_for, rendered
+    from tiespec.session import do
 
     parse_target(target)
-    options = {
-        "target": target, "setup": setup, "input": input, "stages": stages,
-        "min_numel": min_numel, "max_numel": max_numel, "include": include, "exclude": exclude,
-    }  # fmt: skip
-    result = _do("generate", options, timeout, debug)
+    output = None if output == "-" else output
     chosen = format_for(output, format)
+    filters = {"min_numel": min_numel, "max_numel": max_numel, "include": include, "exclude": exclude}
+    if max_numel is not None and max_numel < min_numel:
+        raise UsageError(f"--max-numel {max_numel} is below --min-numel {min_numel}", "nothing would be left")
+    if check:
+        filters = _recorded(output, chosen, filters)
+    options = {"target": target, "setup": setup, "input": input, "stages": stages, **filters}
+    result = do("generate", options, timeout, debug)
     if check:
         _compare(result, output, chosen)
         return
     color = output is None and sys.stdout.isatty()
     _deliver(result, chosen, rendered(result, chosen, _width(output), color), output, force)
+
+
+def _recorded(output: str | None, format: str, filters: dict[str, Any]) -> dict[str, Any]:
+    """The filters with which the spec was written, where none are given."""
+    from tiespec.spec import SPEC_FILE, load
+
+    if format != "json" and output is not None:
+        return filters
+    spec = load(output or SPEC_FILE)
+    if filters != {"min_numel": 1, "max_numel": None, "include": [], "exclude": []}:
+        return filters
+    return {
+        "min_numel": spec.min_numel, "max_numel": spec.max_numel,
+        "include": spec.include or [], "exclude": spec.exclude or [],
+    }  # fmt: skip
 
 
 def _width(output: str | None) -> int:
@@ -81,44 +98,19 @@ def _width(output: str | None) -> int:
     return width() if output is None else 100
 
 
-def _do(job: str, options: dict[str, Any], timeout: float, debug: bool) -> dict[str, Any]:
-    if debug:
-        return _do_here(job, options)
-    from tiespec.host import run_job
-    from tiespec.terminal import Spinner
-
-    spinner = Spinner()
-    try:
-        return run_job(job, options, timeout, spinner.relay, spinner.tick)
-    finally:
-        spinner.stop()
-
-
-def _do_here(job: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The same in this process: a traceback shows everything, and a debugger can be attached."""
-    from contextlib import redirect_stdout
-
-    from tiespec.jobs import JOBS
-
-    with redirect_stdout(sys.stderr):
-        try:
-            return JOBS[job](options, lambda phase: None)
-        except TiespecError:
-            traceback.print_exc()
-            raise
-
-
 def _deliver(result: dict[str, Any], format: Any, text: str, output: str | None, force: bool) -> None:
     from tiespec.files import write_text
     from tiespec.output import is_ours, said_of
     from tiespec.report.notes import said_lines
+    from tiespec.session import print_report
 
     if format != "text":
         sys.stderr.write(said_lines(said_of(result)))
     if output is None:
-        _print(text)
+        if not print_report(text):
+            raise typer.Exit(COULD_NOT)
         return
-    write_text(output, text, lambda existing: is_ours(format, existing), force)
+    write_text(output, text, is_ours, force)
     sys.stderr.write(f"wrote {output}\n")
 
 
@@ -126,10 +118,11 @@ def _compare(result: dict[str, Any], output: str | None, format: Any) -> None:
     """Exit 1 when the file does not say what the model yields now."""
     from pathlib import Path
 
-    from tiespec.output import rendered
-    from tiespec.report.notes import counted
+    from tiespec.output import rendered, said_of
+    from tiespec.report.notes import counted, said_lines
     from tiespec.spec import SPEC_FILE, TieSpec, command_of, differences, load
 
+    sys.stderr.write(said_lines(said_of(result)))
     path, spec = output or SPEC_FILE, TieSpec.model_validate(result["spec"])
     if format == "json" or output is None:
         found = differences(load(path), spec)
@@ -146,13 +139,72 @@ def _compare(result: dict[str, Any], output: str | None, format: Any) -> None:
     raise typer.Exit(FOUND)
 
 
-def _print(text: str) -> None:
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:  # `tiespec ... | head`: the reader has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(COULD_NOT) from None
+TARGETS = Annotated[str | None, typer.Argument(metavar="[TARGET]", help="As for generate; else those of [tool.tiespec].")]
+CODE = Annotated[str | None, typer.Argument(metavar="[CODE]", help="Such as TIE401; all of them when left out.")]
+CODES = Annotated[str, typer.Option(metavar="CODES", help="Rules, or beginnings of their codes, with commas: TIE401,TIE2.")]
+
+
+@app.command()
+def check(
+    target: Annotated[
+        str | None, typer.Argument(metavar="[TARGET]", help="As for generate; else those of [tool.tiespec].")
+    ] = None,
+    spec: Annotated[str | None, typer.Option(metavar="FILE", help="Recorded spec to compare with.")] = None,
+    stages: Annotated[list[int], typer.Option(min=1, help="Number of pipeline stages (repeatable).")] = [],
+    dp: Annotated[int | None, typer.Option(min=1, help="Data-parallel copies of the pipeline.")] = None,
+    tp: Annotated[int | None, typer.Option(min=1, help="Tensor-parallel ranks of a stage.")] = None,
+    partition: Annotated[str | None, typer.Option(metavar="METHOD", help="uniform, parameters or type:REGEX.")] = None,
+    ds_config: Annotated[str | None, typer.Option(metavar="FILE", help="DeepSpeed's JSON config.")] = None,
+    input: INPUT = [],
+    deepspeed: Annotated[str | None, typer.Option(metavar="VERSION", help="DeepSpeed release on the cluster.")] = None,
+    param_groups: Annotated[str | None, typer.Option(help="FILE.py:function from a module to optimizer groups.")] = None,
+    select: CODES = "",
+    ignore: CODES = "",
+    format: Annotated[Literal["text", "json"], typer.Option(help="Of the report on stdout.")] = "text",
+    setup: SETUP = None,
+    timeout: Annotated[float | None, typer.Option(min=0.1, help="Seconds that loading a target may take (120).")] = None,
+    debug: DEBUG = False,
+) -> None:
+    """Prove before the run that every tie will hold; exit 1 when one does not."""
+    from tiespec.check_output import delivered
+    from tiespec.expression import parse_target
+    from tiespec.plan import plan
+    from tiespec.session import print_report
+
+    given = {
+        "spec": spec, "stages": stages, "data_parallel": dp, "tensor_parallel": tp, "partition": partition,
+        "ds_config": ds_config, "input": input, "deepspeed": deepspeed, "param_groups": param_groups,
+        "select": _codes(select), "ignore": _codes(ignore), "setup": setup,
+    }  # fmt: skip
+    if target is not None:
+        parse_target(target)
+    planned, folder = plan(target, {name: value for name, value in given.items() if value not in (None, [])}, timeout)
+    text, status = delivered(planned, folder, target is not None, format, debug, sys.stdout.isatty())
+    if not print_report(text):
+        status = COULD_NOT
+    raise typer.Exit(status)
+
+
+def _codes(text: str) -> list[str]:
+    return [code.strip() for code in text.split(",") if code.strip()]
+
+
+@app.command()
+def rule(
+    code: Annotated[str | None, typer.Argument(metavar="[CODE]", help="Such as TIE401; all of them when left out.")] = None,
+) -> None:
+    """Explain a rule: what it finds, what DeepSpeed does, what to write instead."""
+    from tiespec.findings import check_codes
+    from tiespec.report.rules import rule_list, rule_page
+    from tiespec.rules import RULES
+
+    if code is None:
+        typer.echo(rule_list(RULES.values()), nl=False)
+        return
+    matching = [r for r in RULES.values() if r.code.startswith(code.upper()) or r.name == code]
+    if not matching:
+        check_codes([code])
+    typer.echo("\n".join(rule_page(r) for r in matching), nl=False)
 
 
 def main() -> NoReturn:

@@ -24,8 +24,12 @@ def write_text(path: str, text: str, is_ours: Callable[[str], bool], force: bool
         OutputError: it exists and is not tiespec's, or cannot be written.
     """
     target = Path(os.path.realpath(path))  # through a link, so that the link stays
+    if target.is_dir():
+        raise OutputError("this is a folder", "name a file in it", path)
     if target.exists() and not force and not is_ours(_existing(target)):
         raise OutputError("tiespec did not write this file and leaves it alone", "--force overwrites it", path)
+    if target.exists() and not target.stat().st_mode & 0o222:
+        raise OutputError("the file is write-protected", "nothing was changed", path)
     try:
         _replace(target, text)
     except OSError as error:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from tiespec.choices import Choice, Filters, choose
+from tiespec.errors import TargetError
 from tiespec.pairing import common_name, pair
 from tiespec.pipeline import Layer, Parameter, Pipeline, Tie
 from tiespec.proposals import propose_keys
@@ -43,20 +45,38 @@ def generate_spec(pipeline: Pipeline, usage: Usage, filters: Filters, num_stages
         num_stages (int | None): the number of stages the remarks are about; None for the pipeline's own, or any.
 
     Raises:
+        TargetError: the arguments of a layer do not fit its class.
         UsageError: the layers cannot be cut into so many stages.
     """
+    _all_built(pipeline)
     if pipeline.plain:
         spec = _spec(pipeline, filters, [_plain_tie(pipeline.layers[0], filters)], usage)
-        return Generated(spec, 0, "none", pipeline.notes, ())
+        return Generated(spec, 0, "none", (*pipeline.notes, *_idle_globs(pipeline, filters)), ())
     ties, remarks = [], []
     for tie in pipeline.ties:
         layers = [pipeline.layers[i] for i in tie.layers]
-        choices = [choose(row, tie, usage, filters) for row in pair(layers)]
+        choices = [choose(row, tie, layers, usage, filters) for row in pair(layers)]
         entry = _tie(tie, layers, choices)
         ties.append(entry)
         remarks += remarks_on(pipeline, tie, choices, entry, usage, num_stages)
     spec = _spec(pipeline, filters, ties, usage)
-    return Generated(spec, len(pipeline.layers), usage.source, (*pipeline.notes, *usage.notes), tuple(remarks))
+    notes = (*pipeline.notes, *usage.notes, *_idle_globs(pipeline, filters))
+    return Generated(spec, len(pipeline.layers), usage.source, notes, tuple(remarks))
+
+
+def _idle_globs(pipeline: Pipeline, filters: Filters) -> list[str]:
+    """Globs that match nothing, which is seldom meant."""
+    paths = {p.path for y in pipeline.layers if y.key is not None or pipeline.plain for p in y.parameters}
+    given = [("--include", glob) for glob in filters.include] + [("--exclude", glob) for glob in filters.exclude]
+    return [f"{option} {glob} matches no parameter" for option, glob in given if not any(fnmatchcase(p, glob) for p in paths)]
+
+
+def _all_built(pipeline: Pipeline) -> None:
+    for layer in pipeline.layers:
+        if layer.unbuilt is not None:
+            file, line = (layer.location.file, layer.location.line) if layer.location else (None, None)
+            what = f"layer {layer.index} ({layer.typename}) does not take its arguments: {layer.unbuilt}"
+            raise TargetError(what, "mend the arguments of the spec", file, line)
 
 
 def _spec(pipeline: Pipeline, filters: Filters, ties: list[SpecTie], usage: Usage) -> TieSpec:

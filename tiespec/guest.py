@@ -12,7 +12,7 @@ from tiespec.pipeline import Location
 
 Progress = Callable[[str], None]
 
-DEBUG_HINT = "--debug shows the whole traceback"
+DEBUG_HINT = "--debug shows the whole traceback; --setup FILE.py:function runs first, for what the file needs to find set"
 MEMORY_HINT = "build the model in a function: what a function returns is built on the meta device, without memory"
 
 
@@ -77,6 +77,8 @@ def _advice(error: BaseException) -> str:
         missing = (error.name or "").partition(".")[0]
         return f"install {missing!r} in the environment that runs tiespec, or put a stub for it into --setup"
     if isinstance(error, SystemExit):
+        if error.code == 2:  # argparse
+            return "a file that reads the command line when it is imported finds none: set sys.argv in --setup FILE.py:function"
         return "put what runs the training under `if __name__ == '__main__':`, or name a function that builds the layers"
     if is_out_of_memory(error):
         return MEMORY_HINT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from tiespec.errors import TargetError
@@ -19,7 +20,12 @@ def read_config(source: str) -> Any:
         from transformers import AutoConfig
     except ImportError as error:
         raise TargetError("hf: targets need transformers", "pip install 'tiespec[hf]'") from error
-    return AutoConfig.from_pretrained(source)
+    if not os.path.isdir(source) and (os.sep in source.strip(os.sep) and source.startswith((os.sep, "."))):
+        raise TargetError(f"there is no folder {source}", "name the folder that holds config.json")
+    try:
+        return AutoConfig.from_pretrained(source, local_files_only=True)  # a folder, or what has been downloaded before
+    except OSError:
+        return AutoConfig.from_pretrained(source)
 
 
 def build_model(config: Any) -> Any:

@@ -29,4 +29,18 @@ def generate_job(options: Options, progress: Progress) -> dict[str, Any]:
     }
 
 
-JOBS: dict[str, Callable[[Options, Progress], dict[str, Any]]] = {"generate": generate_job}
+def check_job(options: Options, progress: Progress) -> dict[str, Any]:
+    """``tiespec check``: the report on one target."""
+    from tiespec.checking import Options as CheckOptions
+    from tiespec.checking import check_target
+
+    loading = {name: options.pop(name) for name in ("target", "setup", "input")}
+    by_key = {key: tuple(codes) for key, codes in options.pop("by_key").items()}
+    wanted: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+    report = check_target(
+        loading["target"], CheckOptions(**wanted, by_key=by_key), loading["setup"], loading["input"], progress
+    )  # fmt: skip
+    return report.model_dump()
+
+
+JOBS: dict[str, Callable[[Options, Progress], dict[str, Any]]] = {"generate": generate_job, "check": check_job}

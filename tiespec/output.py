@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Literal
 
-from tiespec.errors import SpecError
+from tiespec.errors import SpecError, UsageError
 from tiespec.report.notes import Said
 from tiespec.spec import TieSpec, parse_spec
 
 Format = Literal["text", "python", "json"]
 
 
+_ENDINGS: dict[str, Format] = {".json": "json", ".py": "python", ".txt": "text", ".md": "text", "": "text"}
+
+
 def format_for(path: str | None, given: Format | None) -> Format:
-    """The format that was asked for; else the one of the file's ending; else text."""
+    """The format that was asked for; else the one of the file's ending; else text.
+
+    Raises:
+        UsageError: the ending is not known.
+    """
     if given is not None or path is None:
         return given or "text"
-    return "json" if path.endswith(".json") else "python" if path.endswith(".py") else "text"
+    ending = os.path.splitext(path)[1]
+    if ending not in _ENDINGS:
+        raise UsageError(f"no format has the ending {ending}", "end FILE in .json, .py or .txt, or say --format")
+    return _ENDINGS[ending]
 
 
 def said_of(result: dict[str, Any]) -> Said:
@@ -37,14 +48,13 @@ def rendered(result: dict[str, Any], format: Format, width: int, color: bool) ->
     return spec_text(spec, result["layers"], result["input"], said_of(result), width, color)
 
 
-def is_ours(format: Format, text: str) -> bool:
-    """Whether a file's text was written by ``tiespec generate -o``. A report for people has no mark: it never is."""
+def is_ours(text: str) -> bool:
+    """Whether a file's text was written by ``tiespec generate -o``, in whichever format."""
     from tiespec.report.python import HEADER
+    from tiespec.report.text import is_report
 
-    if format == "python":
-        return text.startswith(HEADER)
-    if format == "text":
-        return False
+    if text.startswith(HEADER) or is_report(text):
+        return True
     try:
         parse_spec(text, "")
     except SpecError:

@@ -37,7 +37,11 @@ class Parameter:
         identity (int): equal for the same tensor object, in whichever layer.
         storage (int): equal for tensors that share a storage, in whichever layer.
         span (tuple[int, int]): first and past-the-end byte in the storage.
+        stride (tuple[int, ...]): in bytes.
         nbytes (int): size in bytes.
+        contiguous (bool): whether a collective takes it as it is.
+        given (bool): whether it existed before the layer was built: it belongs to a live model.
+        digest (str | None): of its values, where it is given to a tied layer and has values.
     """
 
     path: str
@@ -49,7 +53,11 @@ class Parameter:
     identity: int
     storage: int
     span: tuple[int, int]
+    stride: tuple[int, ...]
     nbytes: int
+    contiguous: bool = True
+    given: bool = False
+    digest: str | None = None
 
     @property
     def numel(self) -> int:
@@ -80,6 +88,36 @@ class ListedName:
 
 
 @dataclass(frozen=True)
+class Config:
+    """What a transformers-like config says about ties.
+
+    Args:
+        typename (str): class of the config.
+        ties_embeddings (bool): its ``tie_word_embeddings``.
+        vocabulary (int | None): its ``vocab_size``.
+    """
+
+    typename: str
+    ties_embeddings: bool
+    vocabulary: int | None
+
+
+@dataclass(frozen=True)
+class Declared:
+    """Two parameters that a model declares as tied (``_tied_weights_keys``) and that are two objects.
+
+    Args:
+        model (str): class of the model.
+        first (tuple[int, str]): (layer, path) of one.
+        second (tuple[int, str]): (layer, path) of the other.
+    """
+
+    model: str
+    first: tuple[int, str]
+    second: tuple[int, str]
+
+
+@dataclass(frozen=True)
 class Layer:
     """One layer of the pipeline, as it was built.
 
@@ -89,6 +127,7 @@ class Layer:
         typename (str): module-qualified name of the class or function.
         kind: how it was written: a spec, a module that was already built, or a function.
         key (str | None): the key of a TiedLayerSpec, as a string.
+        key_error (str | None): why torch refuses the key, in its words.
         forward_fn (str | None): name of the TiedLayerSpec's ``forward_fn``.
         location (Location | None): where the spec or the function was written.
         parameters (tuple[Parameter, ...]): in ``named_parameters()`` order, then the buffers.
@@ -96,6 +135,11 @@ class Layer:
         listed_as (str | None): type of ``tied_weight_attr``, such as ``"list"`` or ``"generator"``.
         properties (tuple[tuple[str, str], ...]): (property, canonical path) of the class's properties that return
             one of its parameters.
+        bases (tuple[str, ...]): module-qualified names of the class and its bases, up to ``nn.Module``.
+        recipe (int): equal for layers of the same class with equal constructor arguments.
+        unbuilt (str | None): the arguments that the class does not take, in Python's words; the layer has no parameters.
+        swallowed (tuple[str, ...]): keyword arguments that look like TiedLayerSpec's own and went into a ``**kwargs``.
+        config (Config | None): the config that its constructor was given or that its modules hold.
     """
 
     index: int
@@ -103,12 +147,22 @@ class Layer:
     typename: str
     kind: Literal["spec", "module", "function"]
     key: str | None = None
+    key_error: str | None = None
     forward_fn: str | None = None
     location: Location | None = None
     parameters: tuple[Parameter, ...] = ()
     listed: tuple[ListedName, ...] = ()
     listed_as: str | None = None
     properties: tuple[tuple[str, str], ...] = ()
+    bases: tuple[str, ...] = ()
+    recipe: int = 0
+    unbuilt: str | None = None
+    swallowed: tuple[str, ...] = ()
+    config: Config | None = None
+
+    def parameter(self, path: str) -> Parameter:
+        """The parameter or buffer of a canonical path."""
+        return next(p for p in self.parameters if p.path == path)
 
     def trainable(self) -> Iterator[Parameter]:
         """The parameters that require a gradient."""
@@ -116,7 +170,7 @@ class Layer:
 
     def names_of(self, path: str) -> tuple[str, ...]:
         """Every name that means the parameter ``path`` on this layer, the canonical one first."""
-        registered = next(p.names for p in self.parameters if p.path == path)
+        registered = self.parameter(path).names
         listed = tuple(n.text for n in self.listed if n.path == path)
         properties = tuple(name for name, of in self.properties if of == path)
         return tuple(dict.fromkeys((*registered, *listed, *properties)))
@@ -146,6 +200,7 @@ class Pipeline:
         num_stages (int | None): from the captured PipelineModule.
         partition (str): DeepSpeed's ``partition_method``.
         notes (tuple[str, ...]): what was done differently from what the user may expect.
+        declared (tuple[Declared, ...]): ties that a model of the target declares and its objects do not have.
     """
 
     target: str
@@ -154,6 +209,7 @@ class Pipeline:
     num_stages: int | None = None
     partition: str = "parameters"
     notes: tuple[str, ...] = ()
+    declared: tuple[Declared, ...] = ()
 
     @property
     def ties(self) -> tuple[Tie, ...]:

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 from tiespec.blame import blame_frame
@@ -49,10 +50,12 @@ class Recording:
     Args:
         records (list[Record]): one per PipelineModule that was constructed, in order.
         notes (list[str]): what DeepSpeed would have refused.
+        models (list[Any]): the transformers models that were constructed.
     """
 
     records: list[Record] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    models: list[Any] = field(default_factory=list)
 
 
 _RECORDS: weakref.WeakKeyDictionary[Any, Record] = weakref.WeakKeyDictionary()
@@ -78,6 +81,7 @@ def recording() -> Iterator[Recording]:
         stack.enter_context(_fake_process_group())
         stack.enter_context(_recorded_pipelines(recording))
         stack.enter_context(_recorded_lines(recording))
+        stack.enter_context(_recorded_models(recording))
         yield recording
 
 
@@ -148,6 +152,23 @@ def _recorded_lines(recording: Recording) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _recorded_models(recording: Recording) -> Iterator[None]:
+    """Models of transformers say which of their weights are tied. Where it is not imported there are none."""
+    transformers = sys.modules.get("transformers.modeling_utils")
+    if transformers is None:
+        yield
+        return
+    original = transformers.PreTrainedModel.__init__
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        recording.models.append(self)
+        original(self, *args, **kwargs)
+
+    with _replaced(transformers.PreTrainedModel, "__init__", __init__):
+        yield
+
+
 def _refusal(typename: Any, location: Location | None, error: Exception) -> str:
     where = f"{location.file}:{location.line}: " if location else ""
     name = getattr(typename, "__qualname__", repr(typename))
@@ -161,10 +182,10 @@ def _refusal(typename: Any, location: Location | None, error: Exception) -> str:
 def _fake_process_group() -> Iterator[None]:
     """A process group that the script starts is torch's fake one: every collective returns at once."""
     import deepspeed.comm.comm as ds_comm
-    import deepspeed.comm.torch as ds_torch
     import torch
     import torch.distributed as dist
 
+    ds_torch = import_module("deepspeed.comm.torch")  # as an attribute of deepspeed.comm, "torch" is torch itself
     was_running, backend = dist.is_initialized(), ds_comm.cdb
     with ExitStack() as stack:
         for owner in (dist, dist.distributed_c10d):

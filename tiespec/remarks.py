@@ -41,7 +41,9 @@ def remarks_on(
     """
     stages = num_stages if num_stages is not None else pipeline.num_stages
     parts = one_layer_per_stage(pipeline) if stages is None else cut(pipeline, stages)
-    found = [*_lone(tie), *_unknown(usage), *_by_use(tie, choices), *_by_guess(choices)]
+    found = [*_lone(tie), *_empty(tie, entry)]
+    if len({stage_of(index, parts) for index in tie.layers}) > 1:
+        found += [*_unknown(usage), *_by_use(tie, choices), *_by_guess(choices)]
     found += _resume(pipeline, tie, choices, usage, parts, stages)
     found += _shadowed(pipeline, tie, parts, stages)
     return [Remark(tie.key, message, help) for message, help in found]
@@ -55,11 +57,16 @@ def _lone(tie: Tie) -> Iterator[Text]:
         yield f"only layer {tie.layers[0]} has this key, so nothing is tied", "give the layer it belongs to the same key"
 
 
+def _empty(tie: Tie, entry: SpecTie) -> Iterator[Text]:
+    if len(tie.layers) > 1 and not entry.parameters:
+        yield "no parameter can be listed, so nothing is tied by this key", "the reasons stand beside the parameters"
+
+
 def _unknown(usage: Usage) -> Iterator[Text]:
     if usage.used is None:
         yield (
             f"which parameters get a gradient is unknown, so the list names all of them and may hang: {usage.unknown}",
-            "define example_inputs() beside the layers, or pass --input",
+            "define example_inputs() beside the layers, or pass an --input that fits",
         )
 
 

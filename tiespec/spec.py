@@ -199,13 +199,19 @@ def differences(recorded: TieSpec, current: TieSpec) -> list[str]:
         before, now = getattr(recorded, field), getattr(current, field)
         if before != now:
             found.append(f"{field} was {before!r}, is {now!r}")
+    return found + [text for _, text in drift(recorded, current)]
+
+
+def drift(recorded: TieSpec, current: TieSpec) -> list[tuple[str | None, str]]:
+    """What the model yields otherwise than it did: (key, one sentence)."""
+    found: list[tuple[str | None, str]] = []
     old, new = {t.key: t for t in recorded.ties}, {t.key: t for t in current.ties}
-    found += [f"key {k!r} is gone" for k in sorted(old.keys() - new.keys())]
-    found += [f"key {k!r} is new" for k in sorted(new.keys() - old.keys())]
+    found += [(k, f"key {k!r} is gone") for k in sorted(old.keys() - new.keys())]
+    found += [(k, f"key {k!r} is new") for k in sorted(new.keys() - old.keys())]
     for key in sorted(old.keys() & new.keys()):
-        found += [f"key {key!r}: {text}" for text in _tie_differences(old[key], new[key])]
+        found += [(key, f"key {key!r}: {text}") for text in _tie_differences(old[key], new[key])]
     if recorded.proposals != current.proposals:
-        found.append("the layers that share a Parameter without a key have changed")
+        found.append((None, "the layers that share a Parameter without a key have changed"))
     return found
 
 

@@ -33,3 +33,21 @@ def random_state_kept() -> Iterator[None]:
             random.setstate(python_state)
             if numpy is not None:
                 numpy.random.set_state(numpy_state)
+
+
+def seed_all(seed: int) -> None:
+    """Seed the same generators."""
+    import numpy
+    import torch
+
+    random.seed(seed)
+    numpy.random.seed(seed)
+    torch.default_generator.manual_seed(seed)
+
+
+def random_state() -> tuple[object, ...]:
+    """Of the same generators; two states are equal when nothing was drawn between them."""
+    import numpy
+    import torch
+
+    return (random.getstate(), str(numpy.random.get_state()), torch.random.get_rng_state().numpy().tobytes())

@@ -9,14 +9,15 @@ import inspect
 import os
 import sys
 import types
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from tiespec.blame import shown
 from tiespec.candidates import Candidate, find_candidates
+from tiespec.declared import declaring
 from tiespec.errors import TargetError, UsageError
 from tiespec.expression import Target, evaluate, parse_expression, parse_target
 from tiespec.guest import Progress, guest, is_out_of_memory
@@ -37,6 +38,7 @@ class Loaded:
         namespace (Any): the module it was found in; None for a transformers config.
         notes (list[str]): what was done differently from what the user may expect.
         rebuild (Callable[[Device], Any]): builds it again on another device.
+        models (list[Any]): whole models that were constructed on the way.
     """
 
     text: str
@@ -45,6 +47,7 @@ class Loaded:
     namespace: Any
     notes: list[str]
     rebuild: Callable[[Device], Loaded] = field(repr=False)
+    models: list[Any] = field(default_factory=list, repr=False)
 
 
 def load_target(text: str, setup: str | None = None, progress: Progress = lambda phase: None) -> Loaded:
@@ -60,13 +63,14 @@ def load_target(text: str, setup: str | None = None, progress: Progress = lambda
         TargetError: the user's code failed.
     """
     target = parse_target(text)
+    sys.argv[:] = [target.source]
     with recording() as record:
         if setup is not None:
             run_setup(setup)
         if target.kind == "hf":
             return _load_config(target, progress)
         progress(f"importing {target.source}")
-        namespace = _import_source(target)
+        namespace = _import_source(target, keep=setup is not None)
     expression = target.expression or _pick(target, namespace)
     node = parse_expression(expression)
 
@@ -94,18 +98,29 @@ def load_object(value: Any, name: str, namespace: Any) -> Loaded:
 
 def run_setup(text: str) -> None:
     """Call the function that ``--setup`` names."""
-    target = parse_target(text)
-    if target.kind == "hf" or not target.expression:
-        raise UsageError(f"--setup {text!r} names no function", "write pkg.mod:function or file.py:function")
-    function = evaluate(parse_expression(target.expression), _import_source(target), _call)
+    function = load_function(text, "--setup")
     if callable(function):
         with guest(f"running --setup {text}"):
             function()
 
 
-def _import_source(target: Target) -> Any:
+def load_function(text: str, option: str) -> Any:
+    """The function that an option names.
+
+    Raises:
+        UsageError: it names no function.
+        TargetError: its file does not load.
+    """
+    target = parse_target(text)
+    if target.kind == "hf" or not target.expression:
+        raise UsageError(f"{option} {text!r} names no function", "write pkg.mod:function or FILE.py:function")
+    return evaluate(parse_expression(target.expression), _import_source(target, keep=True), _call)
+
+
+def _import_source(target: Target, keep: bool = False) -> Any:
+    """Import the TARGET's file or module; ``keep`` what --setup has imported from the same file and changed."""
     with guest(f"importing {target.source}"):
-        return _import_file(target.source) if target.kind == "file" else _import_module(target.source)
+        return _import_file(target.source, keep) if target.kind == "file" else _import_module(target.source)
 
 
 def _import_module(name: str) -> Any:
@@ -116,10 +131,9 @@ def _import_module(name: str) -> Any:
     return importlib.import_module(name)
 
 
-def _import_file(path: str) -> Any:
+def _import_file(path: str, keep: bool) -> Any:
     """Import a file as Python would: as a script, or as a submodule when it is one or has relative imports."""
     file = Path(path).resolve()
-    sys.argv[:] = [path]
     folder, name = file.parent, file.stem
     levels = _package_depth(file)
     for _ in range(levels):
@@ -128,6 +142,8 @@ def _import_file(path: str) -> Any:
     if levels:
         return importlib.import_module(name)
     known = getattr(sys.modules.get(name), "__file__", None)
+    if keep and known == str(file):
+        return sys.modules[name]
     if name in sys.stdlib_module_names or (name in sys.modules and known != str(file)):
         name = f"_target_{name}"
     spec = importlib.util.spec_from_file_location(name, file)
@@ -135,7 +151,11 @@ def _import_file(path: str) -> Any:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]  # as Python does: the next import starts anew
+        raise
     return module
 
 
@@ -151,8 +171,8 @@ def _package_depth(file: Path) -> int:
 
 def _pick(target: Target, namespace: Any) -> str:
     """The expression to evaluate when the TARGET gives none."""
-    source = inspect.getsource(namespace) if getattr(namespace, "__file__", None) else ""
-    candidates = find_candidates(source)
+    file = getattr(namespace, "__file__", None)
+    candidates = find_candidates(Path(file).read_bytes() if file else b"")
     if len(candidates) == 1 and not candidates[0].required:
         return candidates[0].name
     if not candidates:
@@ -173,19 +193,20 @@ def _as_typed(candidate: Candidate) -> str:
 
 def _build(text: str, make: Callable[[], Any], namespace: Any, device: Device, progress: Progress) -> Loaded:
     notes: list[str] = []
+    models: list[Any] = list(vars(namespace).values()) if isinstance(namespace, types.ModuleType) else []
     progress(f"building {text}")
     try:
-        value, record = _recorded(make, device, notes)
+        value, record = _recorded(make, device, notes, models)
     except TargetError as error:
         if device == "cpu" or not _may_be_meta(error.__cause__):
             raise
         notes.append(f"{text} does not build on the meta device, so it was built on the CPU ({error})")
-        value, record = _recorded(make, "cpu", notes)
+        value, record = _recorded(make, "cpu", notes, models)
 
     def rebuild(device: Device) -> Loaded:
         return _build(text, make, namespace, device, progress)
 
-    return Loaded(text, value, record, namespace, notes, rebuild)
+    return Loaded(text, value, record, namespace, notes, rebuild, declaring(models))
 
 
 def _may_be_meta(error: BaseException | None) -> bool:
@@ -194,17 +215,22 @@ def _may_be_meta(error: BaseException | None) -> bool:
     return isinstance(error, Exception) and not isinstance(error, never) and not is_out_of_memory(error)
 
 
-def on_device(device: Device) -> AbstractContextManager[Any]:
-    """New tensors go to ``device``. For the CPU the user's own default device stays in force."""
+@contextmanager
+def on_device(device: Device) -> Iterator[None]:
+    """New tensors go to ``device``, also those that are sent to an accelerator. The user's default device stays in force."""
     import torch
 
-    return torch.device("meta") if device == "meta" else nullcontext()
+    from tiespec.elsewhere import NoAccelerator
+
+    with NoAccelerator(device), torch.device("meta") if device == "meta" else nullcontext():
+        yield
 
 
-def _recorded(make: Callable[[], Any], device: Device, notes: list[str]) -> tuple[Any, Record | None]:
+def _recorded(make: Callable[[], Any], device: Device, notes: list[str], models: list[Any]) -> tuple[Any, Record | None]:
     with recording() as seen, on_device(device):
         try:
             value = make()
+            models += seen.models
         except TargetError as error:
             if not seen.records:  # the constructor went on after PipelineModule.__init__ and missed what that builds
                 raise
@@ -248,6 +274,9 @@ def _check_arguments(text: str, function: Any, args: list[Any], kwargs: dict[str
         signature.bind(*args, **kwargs)
     except TypeError as error:
         help = f"its signature is {text}{signature}; give the arguments in TARGET: {text}({_missing(signature)})"
+        if next(iter(signature.parameters), "") == "self" and "." in text:
+            owner, _, method = text.rpartition(".")
+            help = f"{method} is a method: write {owner}().{method}, with the arguments that {owner} needs"
         code = getattr(inspect.unwrap(function), "__code__", None)
         file = shown(code.co_filename) if code else None
         raise TargetError(f"{text}: {error}", help, file, code.co_firstlineno if code else None) from error

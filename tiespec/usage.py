@@ -1,31 +1,23 @@
-"""Which parameter gets a gradient at which layer: forward and backward over the layers, each by itself.
-
-Every layer gets a detached copy of the previous layer's output, as a stage boundary would give it, and its backward
-pass runs alone. So a Parameter that several layers share is seen at each of them separately.
-"""
+"""Which parameter gets a gradient at which layer: the answer, as data."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
-import torch
-from torch import nn
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from tiespec.blame import blame_exception
-from tiespec.capture import LiveLayer
-from tiespec.guest import text_of
-from tiespec.inputs import Sample, samples, to_device
-from tiespec.state import random_state_kept
-from tiespec.target import Device, on_device
+@dataclass(frozen=True)
+class Stray:
+    """A Parameter that a layer or the loss function trains though the layer does not hold it.
 
-REAL_LIMIT = 2 * 2**30
-"""Bytes of parameters and buffers up to which a model is built for real when meta tensors do not do."""
+    Args:
+        layer (int | None): the layer that reaches it; None for the loss function.
+        owner (tuple[int, str] | None): the (layer, path) that holds it; None when no layer does.
+        shape (tuple[int, ...]): its shape.
+    """
+
+    layer: int | None
+    owner: tuple[int, str] | None
+    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -37,194 +29,19 @@ class Usage:
         used (tuple[frozenset[str], ...] | None): canonical paths per layer; None when it is unknown.
         unknown (str): why it is unknown, and what to pass to know it; empty when it is known.
         notes (tuple[str, ...]): what was left out or done differently.
+        sparse (frozenset[tuple[int, str]]): the (layer, path) whose gradient is sparse.
+        changed (frozenset[tuple[int, str]]): the (layer, path) of buffers that the forward pass changes.
+        strays (tuple[Stray, ...]): parameters that are reached from outside of the layer that holds them.
     """
 
     source: str
     used: tuple[frozenset[str], ...] | None
     unknown: str = ""
     notes: tuple[str, ...] = ()
+    sparse: frozenset[tuple[int, str]] = frozenset()
+    changed: frozenset[tuple[int, str]] = frozenset()
+    strays: tuple[Stray, ...] = ()
 
     def gets_gradient(self, layer: int, path: str) -> bool | None:
         """Whether a parameter gets a gradient at a layer; None when it is unknown."""
         return None if self.used is None else path in self.used[layer]
-
-
-def find_usage(
-    live: Sequence[LiveLayer],
-    namespace: Any = None,
-    loss_fn: Callable[..., Any] | None = None,
-    given: Sequence[str] = (),
-    device: Device = "meta",
-    owned: bool = False,
-) -> Usage:
-    """Run forward and backward once and see which parameters got a gradient.
-
-    Args:
-        live (Sequence[LiveLayer]): the layers.
-        namespace (Any): the module that may define ``example_inputs`` and ``loss_fn``.
-        loss_fn (Callable | None): called as ``loss_fn(outputs, labels)``; without it, the outputs are summed.
-        given (Sequence[str]): the ``--input`` options.
-        device (Device): where to run.
-        owned (bool): whether the layers' modules may be used as they are; otherwise copies of them are run.
-
-    Raises:
-        UsageError: an input that cannot be read.
-        TargetError: ``example_inputs()`` failed.
-    """
-    if loss_fn is None:
-        loss_fn = getattr(namespace, "loss_fn", None)
-    with ExitStack() as stack:
-        stack.enter_context(random_state_kept())
-        tries = samples(given, namespace, live)
-        if not tries:
-            return Usage("none", None, "no sample input is known: pass --input, or define example_inputs() beside the layers")
-        try:
-            layers = runnable(live, device, owned)
-        except Exception as error:  # a module that refuses deepcopy raises whatever it likes
-            return Usage(tries[0].source, None, f"the modules cannot be copied: {_reason(error)}")
-        stack.enter_context(on_device(device))
-        stack.enter_context(torch.enable_grad())
-        if device == "meta":
-            stack.enter_context(_StrayTensorsToMeta())  # type: ignore[no-untyped-call]
-        return _first_that_runs(layers, tries, loss_fn, device)
-
-
-def _first_that_runs(
-    layers: Sequence[LiveLayer], tries: Sequence[Sample], loss_fn: Callable[..., Any] | None, device: Device
-) -> Usage:
-    reasons = []
-    for sample in tries:
-        try:
-            return _run(layers, sample, loss_fn, device)
-        except Exception as error:  # the user's layers raise whatever they like; the reason is reported
-            reasons.append(_reason(error))
-    return Usage(tries[0].source, None, f"the layers do not run on {tries[0].source}: {reasons[0]}; pass a fitting --input")
-
-
-def _reason(error: BaseException) -> str:
-    where = blame_exception(error)
-    text = (text_of(error).strip().splitlines() or ["no message"])[0]
-    return (f"{where.file}:{where.line}: " if where else "") + f"{type(error).__name__}: {text}"
-
-
-class _StrayTensorsToMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A constant that a function holds on the CPU meets meta tensors: take its shape."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        tensors = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
-        if any(t.is_meta for t in tensors) and not all(t.is_meta for t in tensors):
-            args, kwargs = pytree.tree_map_only(torch.Tensor, lambda t: t if t.is_meta else t.to("meta"), (args, kwargs))
-        return func(*args, **kwargs)
-
-
-def runnable(live: Sequence[LiveLayer], device: Device, owned: bool) -> list[LiveLayer]:
-    """Layers whose tensors are on ``device`` and may be changed: the given ones, or copies of them.
-
-    The copies keep which layers share a tensor.
-    """
-    modules = [layer.module for layer in live]
-    tensors = {id(t): t for m in modules if m is not None for t in (*m.parameters(), *m.buffers())}
-    if owned and all(t.device.type == device for t in tensors.values()):
-        return [_with_module(layer, layer.module) for layer in live]
-    memo: dict[int, Any] = {key: _moved(tensor, device) for key, tensor in tensors.items()}
-    copies = copy.deepcopy(modules, memo)
-    return [_with_module(layer, module) for layer, module in zip(live, copies, strict=True)]
-
-
-def _moved(tensor: torch.Tensor, device: Device) -> torch.Tensor:
-    moved = tensor.detach().to(device, copy=True)
-    return nn.Parameter(moved, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else moved
-
-
-def _with_module(layer: LiveLayer, module: nn.Module | None) -> LiveLayer:
-    if module is None:
-        return layer
-    module.train()  # the pipeline engine trains whatever mode the model was left in
-    return replace(layer, module=module, paths=dict(module.named_parameters()))
-
-
-def _run(layers: Sequence[LiveLayer], sample: Sample, loss_fn: Callable[..., Any] | None, device: Device) -> Usage:
-    where = torch.device(device)
-    inputs, labels = to_device(sample.inputs, where), to_device(sample.labels, where)
-    steps, outputs = [], inputs
-    for layer in layers:
-        leaf = _boundary(outputs)
-        outputs = layer(_nonleaf(leaf))
-        steps.append((leaf, outputs))
-    gradients, notes = _loss_gradients(outputs, labels, loss_fn)
-    used: list[frozenset[str]] = []
-    for layer, (leaf, output) in zip(reversed(layers), reversed(steps), strict=True):
-        used.append(_backward(layer, output, gradients))
-        gradients = [t.grad for t in _tensors(leaf)]
-    return Usage(sample.source, tuple(reversed(used)), notes=notes)
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    return [t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor)]
-
-
-def _boundary(value: Any) -> Any:
-    """What a stage receives: detached, and wanting a gradient where it is floating point."""
-    return pytree.tree_map_only(torch.Tensor, lambda t: t.detach().requires_grad_(t.is_floating_point()), value)
-
-
-def _nonleaf(value: Any) -> Any:
-    """A copy that may be changed in place, which a leaf that wants a gradient may not."""
-    return pytree.tree_map_only(torch.Tensor, lambda t: t.clone() if t.requires_grad else t, value)
-
-
-def _loss_gradients(
-    outputs: Any, labels: Any, loss_fn: Callable[..., Any] | None
-) -> tuple[list[torch.Tensor | None], tuple[str, ...]]:
-    """The gradient of the loss for every tensor of the last layer's output."""
-    tensors = _tensors(outputs)
-    if loss_fn is None or labels is None:
-        notes = ("loss_fn was not run: there are no labels; define example_inputs() to run it",) if loss_fn else ()
-        return [torch.ones_like(t) if t.requires_grad else None for t in tensors], notes
-    leaf = _boundary(outputs)
-    loss = loss_fn(_nonleaf(leaf), labels)
-    loss = loss[0] if isinstance(loss, (tuple, list)) else loss
-    with _gradients_kept(loss):
-        loss.sum().backward()
-    return [t.grad for t in _tensors(leaf)], ()
-
-
-def _backward(layer: LiveLayer, outputs: Any, gradients: Sequence[torch.Tensor | None]) -> frozenset[str]:
-    """The layer's parameters that get a gradient from its output's gradients."""
-    pairs = [(t, g) for t, g in zip(_tensors(outputs), gradients, strict=True) if g is not None and t.requires_grad]
-    if not pairs:
-        return frozenset()
-    with _gradients_kept(*(t for t, _ in pairs)):
-        torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs])
-        return frozenset(path for path, p in layer.paths.items() if p.grad is not None)
-
-
-@contextmanager
-def _gradients_kept(*outputs: torch.Tensor) -> Iterator[None]:
-    """Every Parameter that a backward pass reaches starts without a gradient and gets its old one back."""
-    reached = [p for p in reached_leaves(outputs) if isinstance(p, nn.Parameter)]
-    before = [p.grad for p in reached]
-    for parameter in reached:
-        parameter.grad = None
-    try:
-        yield
-    finally:
-        for parameter, gradient in zip(reached, before, strict=True):
-            parameter.grad = gradient
-
-
-def reached_leaves(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The leaf tensors that a backward pass from ``outputs`` would give a gradient."""
-    todo: list[Any] = [t.grad_fn for t in outputs if t.grad_fn is not None]
-    seen: set[Any] = set(todo)
-    leaves = [t for t in outputs if t.grad_fn is None and t.requires_grad]
-    while todo:
-        node = todo.pop()
-        if hasattr(node, "variable"):
-            leaves.append(node.variable)
-        for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                todo.append(following)
-    return leaves

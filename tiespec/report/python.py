@@ -15,6 +15,8 @@ def python_source(spec: TieSpec) -> str:
     """
     lines = [f"{HEADER}, do not edit: {command_of(spec)}", "TIED_WEIGHT_ATTR = {"]
     for tie in spec.ties:
+        if any(parameter.used_by is None for parameter in tie.parameters) and tie.layers:
+            lines.append("    # may hang: which of these get a gradient is unknown")
         if tie.tied_weight_attr is not None:
             lines += _entry("    ", repr(tie.key), tie.tied_weight_attr)
             continue

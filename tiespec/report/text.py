@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shlex
 
 from rich.console import Console
@@ -47,6 +48,12 @@ def _headline(spec: TieSpec, layers: int, input: str) -> str:
     if not layers:
         return f"{spec.target}: a module, {counted(len(spec.ties[0].parameters), 'parameter')} listed"
     return f"{spec.target}: {counted(layers, 'layer')}, {counted(len(spec.ties), 'tie')} (sample input: {input})"
+
+
+def is_report(text: str) -> bool:
+    """Whether a text begins with the headline of a report."""
+    first = text.partition("\n")[0]
+    return re.search(r": (a module, \d+ parameters? listed|\d+ layers?, \d+ ties? \(sample input: .*\))$", first) is not None
 
 
 def _print_tie(console: Console, tie: SpecTie, said: Said) -> None:

@@ -1,0 +1,140 @@
+"""Each rule finds its fault and nothing else, and nothing in its twin."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.helpers import CASES, ROOT, tiespec
+from tests.rules.models import EXAMPLES, PARTS, Example
+from tiespec.checking import Options, check_target
+from tiespec.report.rules import rule_index, rule_page
+from tiespec.rules import RULES
+from tiespec.verdict import Report
+
+Write = Callable[..., str]
+
+NOT_HERE = {"TIE901", "TIE902"}  # tested below: they need a spec file, a comment
+
+
+def checked(file: str, options: dict[str, Any], target: str = "layers", **more: Any) -> Report:
+    settings = {"stages": 2, "partition": "uniform", **options, **more}
+    stages = settings.pop("stages")
+    return check_target(f"{file}:{target}", Options(stages=(stages,), **settings))
+
+
+def groups(source: str, file: str) -> dict[str, str]:
+    return {"param_groups": f"{file}:parameter_groups"} if "def parameter_groups" in source else {}
+
+
+def shown(report: Report) -> str:
+    return "\n".join(f"{f.code} {f.consequence} {f.key} {f.path}: {f.message}" for f in report.findings)
+
+
+def test_every_rule_has_an_example() -> None:
+    assert {example.code for example in EXAMPLES} | NOT_HERE == set(RULES)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.id)
+def test_fails(example: Example, write: Write) -> None:
+    file = write(PARTS + example.fails)
+    report = checked(file, example.options, **groups(example.fails, file))
+    assert report.codes == [example.code], shown(report)
+    assert {f.path for f in report.findings} - {None} == set(example.paths), shown(report)
+    for finding in report.findings:
+        assert (finding.key, finding.consequence) == (example.key, example.consequence)
+        assert finding.help
+        assert finding.message.endswith(finding.message.rstrip("."))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.id)
+def test_passes(example: Example, write: Write) -> None:
+    file = write(PARTS + example.passes)
+    report = checked(file, example.passing, **groups(example.passes, file))
+    assert report.findings == [], shown(report)
+    assert report.notes == []
+
+
+@pytest.mark.parametrize("name", sorted(folder.name for folder in CASES.iterdir()))
+def test_case(name: str) -> None:
+    case = json.loads((CASES / name / "case.json").read_text())
+    file, _, target = case["target"].partition(":")
+    options = {
+        "stages": case["stages"],
+        "data_parallel": case["dp"],
+        "partition": case["partition"],
+        "ds_config": case["ds_config"],
+    }
+    report = checked(str(CASES / name / file), options, target)
+    expected = case["expect"]
+    assert report.codes == expected["codes"], shown(report)
+    assert {f.key for f in report.findings} <= {expected["key"]}
+    assert {f.consequence for f in report.findings} <= {case["real"]["outcome"]}
+    assert _paths(report) == set(expected["paths"])
+
+
+def _paths(report: Report) -> set[str]:
+    facts = [fact for f in report.findings if f.code == "TIE301" for fact in f.facts]
+    return {path for path in (*(f.path for f in report.findings), *(fact.path for fact in facts)) if path}
+
+
+def test_spec_drift(write: Write) -> None:
+    source = (
+        PARTS
+        + "def layers(vocabulary=11):\n    return pipeline(tie(['word.weight'], None, Embedding, vocabulary), tie(['word.weight'], logits, Embedding, vocabulary))\n"
+    )
+    file = write(source)
+    spec = str(write("", "tiespec.json"))
+    assert tiespec("generate", f"{file}:layers", "-o", spec, "--force").returncode == 0
+    assert checked(file, {"spec": spec}).findings == []
+    report = checked(file, {"spec": spec}, "layers(vocabulary=12)")
+    assert report.codes == ["TIE901"]
+    assert report.findings[0].key == "embed"
+    assert "word.weight: shape was [11, 8], is [12, 8]" in report.findings[0].message
+
+
+FAULT = "def layers():\n    return pipeline(tie(['word.weight']),\n        TiedLayerSpec('embbed', Embedding, forward_fn=logits, tied_weight_attr=['word.weight']),{}\n    )\n"
+
+
+def test_inline_ignores(write: Write) -> None:
+    assert checked(write(PARTS + FAULT.format("")), {}).codes == ["TIE202"]
+    assert checked(write(PARTS + FAULT.format("  # tiespec: ignore[TIE202]")), {}).findings == []
+    assert checked(write(PARTS + FAULT.format("  # tiespec: ignore")), {}).findings == []
+    report = checked(write(PARTS + FAULT.format("  # tiespec: ignore[TIE203, TIE202]")), {})
+    assert [(f.code, f.message) for f in report.findings] == [("TIE902", "ignore[TIE203] silences nothing")]
+    assert report.findings[0].line == len(PARTS.splitlines()) + 3
+
+
+def test_ignores_of_a_key(write: Write) -> None:
+    file = write(PARTS + FAULT.format(""))
+    assert checked(file, {"by_key": {"embbed": ("TIE202",)}}).findings == []
+    report = checked(file, {"by_key": {"embed": ("TIE202",), "embbed": ("TIE2",)}})
+    assert [(f.code, f.key) for f in report.findings] == [("TIE902", "embed")]
+
+
+def test_select_ignore_and_severities(write: Write) -> None:
+    file = write(PARTS + FAULT.format(""))
+    assert checked(file, {"select": ("TIE4",)}).findings == []
+    assert checked(file, {"ignore": ("TIE2",)}).findings == []
+    report = checked(file, {"severities": {"TIE202": "note"}})
+    assert report.codes == ["TIE202"]
+    assert report.ok
+    assert not checked(file, {}).ok
+
+
+@pytest.mark.parametrize("code", RULES)
+def test_the_documentation_of_a_rule_is_its_docstring(code: str) -> None:
+    """Renew the pages with ``python -m tests.rules.renew``."""
+    assert (ROOT / "docs" / "rules" / f"{code}.md").read_text() == rule_page(RULES[code])
+    text = RULES[code].text
+    assert "Fails" in text
+    assert "Right" in text
+    assert "\n    " in text
+
+
+def test_the_index_of_the_rules() -> None:
+    assert (ROOT / "docs" / "rules" / "README.md").read_text() == rule_index(RULES.values())
+    assert {p.stem for p in (ROOT / "docs" / "rules").glob("TIE*.md")} == set(RULES)

@@ -1,0 +1,34 @@
+"""Tensors that the user's code sends to an accelerator stay where tiespec builds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+
+class NoAccelerator(TorchFunctionMode):
+    """``x.cuda()``, ``x.to("cuda:0")`` and ``torch.zeros(3, device="cuda")`` give tensors on ``device``."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.device = device
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Called by torch for every function of its API."""
+        kwargs = dict(kwargs or {})
+        if func is torch.Tensor.cuda:
+            return args[0].to(self.device) if self.device == "meta" else args[0]
+        if "device" in kwargs:
+            kwargs["device"] = self._here(kwargs["device"])
+        if func is torch.Tensor.to:
+            args = (args[0], *(self._here(a) if isinstance(a, (str, torch.device)) else a for a in args[1:]))
+        return func(*args, **kwargs)
+
+    def _here(self, device: Any) -> Any:
+        if isinstance(device, int):
+            return self.device
+        kind = device.type if isinstance(device, torch.device) else str(device).partition(":")[0]
+        return device if device is None or kind in ("cpu", "meta") else self.device

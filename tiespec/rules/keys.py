@@ -1,0 +1,331 @@
+"""Does every key mean one tie?"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+
+from packaging.version import Version
+
+from tiespec.pipeline import Layer, Tie
+from tiespec.rules.catalogue import Found, Place, Undecided, rule
+from tiespec.rules.context import (
+    Context,
+    Cut,
+    counts_said,
+    is_ordered,
+    layers_said,
+    list_said,
+    listed_paths,
+    positions,
+    shards,
+)
+from tiespec.verdict import Consequence
+
+Findings = Iterator[Found | Undecided]
+
+SORTED_SINCE = Version("0.16.6")
+
+
+@rule("TIE201", "invalid-key", "error", "crash")
+def invalid_key(context: Context) -> Findings:
+    """A key that cannot name a module.
+
+    DeepSpeed keeps the tied modules in an `nn.ModuleDict`, which refuses a key that is not a string, is empty, has a dot or
+    is a name that a ModuleDict has itself (`keys`, `items`, `pop`, `type`, `training`, ...): a KeyError or TypeError on every
+    rank that builds the layer. torch is asked; the message quotes it.
+
+    Fails:
+
+        TiedLayerSpec("model.embed_tokens", Embedding)
+
+    Right:
+
+        TiedLayerSpec("embed_tokens", Embedding)
+    """
+    for tie in context.ties:
+        layer = context.pipeline.layers[tie.layers[0]]
+        if layer.key_error is not None:
+            yield Found(
+                f'the key "{tie.key}" of {layers_said(tie.layers)} is refused when a stage is built: {layer.key_error}',
+                f'give it another name, such as "{_valid(tie.key)}"',
+                key=tie.key,
+                layer=layer.index,
+            )
+
+
+def _valid(key: str) -> str:
+    word = "".join(c if c.isalnum() else "_" for c in key).strip("_")
+    return f"tied_{word}" if not word or word in ("keys", "items", "values", "pop", "type") or word == key else word
+
+
+@rule("TIE202", "lone-key", "warning", "diverge")
+def lone_key(context: Context) -> Findings:
+    """A key that one layer has alone: nothing is tied.
+
+    Mostly a misspelled key. The pipeline trains, and the weights that were meant to be one are two.
+
+    Fails:
+
+        TiedLayerSpec("embed", Embedding), ..., TiedLayerSpec("embbed", Embedding, forward_fn=logits)
+
+    Right:
+
+        TiedLayerSpec("embed", Embedding), ..., TiedLayerSpec("embed", Embedding, forward_fn=logits)
+    """
+    lone = [tie for tie in context.ties if len(tie.layers) == 1]
+    explained: set[str] = set()
+    for tie in sorted(lone, key=lambda t: -t.layers[0]):  # the later of two near keys is shown; it names the other
+        if tie.key in explained:
+            continue
+        near = difflib.get_close_matches(tie.key, [t.key for t in context.ties if t.key != tie.key], n=1)
+        explained |= set(near)
+        layer = context.pipeline.layers[tie.layers[0]]
+        paths = listed_paths(layer) if layer.unbuilt is None else ()
+        yield Found(
+            f'only {layers_said(tie.layers)} has the key "{tie.key}": nothing is tied to it',
+            f'did you mean "{near[0]}"?' if near else "give the layer it belongs to the same key, or write a LayerSpec",
+            key=tie.key,
+            layer=layer.index,
+            path=paths[0] if paths else None,
+            places=tuple(Place(layer.index, f"{p} is tied to nothing", p) for p in paths),
+        )
+
+
+def _owners(context: Context, tie: Tie, cut: Cut) -> list[Layer]:
+    return [context.pipeline.layers[s.owner] for s in shards(tie, cut)]
+
+
+def _comparable(context: Context, tie: Tie, cut: Cut) -> tuple[Layer, Layer] | None:
+    """The first two copies whose lists differ in names or length; None when they agree."""
+    first, *others = _owners(context, tie, cut)
+    for other in others:
+        if first.unbuilt or other.unbuilt or not is_ordered(first) or not is_ordered(other):
+            continue
+        if _disagree(first, other):
+            return first, other
+    return None
+
+
+def _disagree(a: Layer, b: Layer) -> bool:
+    """Different lengths; or other names where the layout is the same; or the same names at other positions."""
+    if len(a.listed) != len(b.listed):
+        return True
+    first, second = positions(a), positions(b)
+    if _layout(a) == _layout(b):
+        return first != second
+    texts = [n.text for n in b.listed]
+    return any(n.text in texts and texts.index(n.text) != i for i, n in enumerate(a.listed))
+
+
+def _layout(layer: Layer) -> list[tuple[str, object]]:
+    return [(p.path, p.shape) for p in layer.parameters if not p.is_buffer]
+
+
+def _differing(a: Layer, b: Layer) -> list[str]:
+    first, second = [p or "?" for p in positions(a)], [p or "?" for p in positions(b)]
+    alone = [p for p in dict.fromkeys([*first, *second]) if (p in first) != (p in second)]
+    if alone:
+        return alone
+    return [p for p, q in zip(first, second, strict=False) if p != q]
+
+
+def _mixed(a: Layer, b: Layer) -> bool:
+    """Whether the parameters at every position have equal sizes, so that nothing stops."""
+    if len(a.listed) != len(b.listed):
+        return False
+    pairs = [(p, q) for p, q in zip(positions(a), positions(b), strict=True) if p and q]
+    return all(a.parameter(p).shape == b.parameter(q).shape for p, q in pairs)
+
+
+@rule("TIE203", "mismatched-paths", "error", "hang")
+def mismatched_paths(context: Context) -> Findings:
+    """The layers of a key list different names, or the same names in another order.
+
+    DeepSpeed pairs the names by position alone. Lists of different length make one rank wait for a collective that the
+    other never starts: a hang while the pipeline is built. The same names in another order mix two parameters where the
+    shapes are equal, without a word (both seen on 0.19.8). Where the classes under a key differ, different names at the
+    same position are the normal way to write it, and no fault.
+
+    Fails:
+
+        TiedLayerSpec("a", Attention, tied_weight_attr=["query.weight", "key.weight"])
+        TiedLayerSpec("a", Attention, tied_weight_attr=["key.weight", "query.weight"])
+
+    Right: one list, written once.
+
+        TIED = ["query.weight", "key.weight"]
+    """
+    for tie in context.ties:
+        cuts = [(cut, pair) for cut in context.spread(tie) if (pair := _comparable(context, tie, cut))]
+        if not cuts:
+            continue
+        counts, (a, b) = tuple(cut.stages for cut, _ in cuts), cuts[0][1]
+        mixed = _mixed(a, b)
+        then = "two parameters are mixed" if mixed else "a rank waits for a collective that the other never starts"
+        for path in _differing(a, b):
+            yield Found(
+                f'key "{tie.key}": the lists of {layers_said([a.index, b.index])} differ at "{path}"; DeepSpeed pairs names by '
+                f"position, so with {counts_said(counts)} {then}",
+                f"give both the same list: {list_said([n.text for n in max((a, b), key=lambda y: len(y.listed)).listed])}",
+                key=tie.key,
+                layer=b.index,
+                path=path,
+                places=tuple(Place(y.index, list_said([n.text for n in y.listed]), path) for y in (a, b)),
+                stages=counts,
+                consequence="diverge" if mixed else "hang",
+            )
+
+
+@rule("TIE204", "mismatched-parameters", "error", "crash")
+def mismatched_parameters(context: Context) -> Findings:
+    """A tied parameter has another shape, dtype or `requires_grad` at another layer of the key.
+
+    The first broadcast mixes or refuses tensors of different size or type. A parameter that is frozen at one layer only has
+    no gradient there, so the other rank waits for it in the reduction: a hang (seen on 0.19.8 in fp32).
+
+    Fails:
+
+        TiedLayerSpec("embed", Embedding, 50304, 1024), ..., TiedLayerSpec("embed", Embedding, 50257, 1024)
+
+    Right:
+
+        TiedLayerSpec("embed", Embedding, 50304, 1024), ..., TiedLayerSpec("embed", Embedding, 50304, 1024)
+    """
+    for tie in context.ties:
+        found: dict[tuple[str, int], tuple[list[int], str, Consequence]] = {}
+        for cut in context.spread(tie):
+            owners = [y for y in _owners(context, tie, cut) if y.unbuilt is None]
+            for first, other in ((owners[0], other) for other in owners[1:]):
+                if _disagree(first, other):
+                    continue
+                for p, q in zip(positions(first), positions(other), strict=False):
+                    difference = _difference(first, p, other, q)
+                    if difference is not None and p is not None:
+                        found.setdefault((p, other.index), ([], *difference))[0].append(cut.stages)
+        for (path, index), (counts, text, consequence) in found.items():
+            yield Found(
+                f'key "{tie.key}": "{path}" {text}; with {counts_said(counts)} {_then(consequence)}',
+                "make them equal at every layer of the key",
+                key=tie.key,
+                layer=index,
+                path=path,
+                stages=tuple(counts),
+                consequence=consequence,
+            )
+
+
+def _difference(a: Layer, p: str | None, b: Layer, q: str | None) -> tuple[str, Consequence] | None:
+    if p is None or q is None:
+        return None
+    one, two = a.parameter(p), b.parameter(q)
+    if one.shape != two.shape:
+        return f"has the shape {_size(one.shape)} at layer {a.index} and {_size(two.shape)} at layer {b.index}", "crash"
+    if one.dtype != two.dtype:
+        return f"is {one.dtype} at layer {a.index} and {two.dtype} at layer {b.index}", "crash"
+    if one.requires_grad != two.requires_grad:
+        frozen, trained = (a, b) if two.requires_grad else (b, a)
+        return f"is frozen at layer {frozen.index} and trained at layer {trained.index}", "hang"
+    return None
+
+
+def _then(consequence: Consequence) -> str:
+    if consequence == "hang":
+        return "the rank that trains it waits for the other in the reduction"
+    return "the first broadcast of the tie fails"
+
+
+def _size(shape: tuple[int, ...] | None) -> str:
+    return "unknown" if shape is None else "x".join(str(s) for s in shape) or "scalar"
+
+
+@rule("TIE205", "unstable-key-order", "error", "hang")
+def unstable_key_order(context: Context) -> Findings:
+    """Two or more keys, and a DeepSpeed that visits them in no fixed order.
+
+    Releases before 0.16.6 walk over a set of the keys, whose order differs from process to process (PYTHONHASHSEED). Ranks
+    that share two keys reduce them in different orders: a hang, or a mix of parameters of equal size. PR #7208 sorts them.
+
+    Fails:
+
+        TiedLayerSpec("embed", ...), TiedLayerSpec("norm", ...), ..., TiedLayerSpec("norm", ...), TiedLayerSpec("embed", ...)
+
+    Right: DeepSpeed 0.16.6 or newer, or one key whose module holds both; until then, set PYTHONHASHSEED to one value on every
+    rank.
+    """
+    if context.settings.deepspeed >= SORTED_SINCE:
+        return
+    for cut in context.cuts:
+        held: dict[int, list[Tie]] = {}
+        for tie in context.ties:
+            for shard in shards(tie, cut) if len(shards(tie, cut)) > 1 else ():
+                held.setdefault(shard.stage, []).append(tie)
+        several = next((ties for ties in held.values() if len(ties) > 1), None)
+        if several is not None:
+            keys = " and ".join(f'"{t.key}"' for t in several)
+            yield Found(
+                f"the keys {keys} are in the same stages, and DeepSpeed {context.settings.deepspeed} visits keys in another order on "
+                f"every rank: with {cut.stages} stages the ranks wait for each other",
+                f"use DeepSpeed {SORTED_SINCE} or newer, or set PYTHONHASHSEED=0 on every rank",
+                key=several[0].key,
+                layer=several[0].layers[0],
+                stages=(cut.stages,),
+            )
+            return
+
+
+@rule("TIE206", "shadowed-layer", "error", "wrong-forward")
+def shadowed_layer(context: Context) -> Findings:
+    """Two layers of a key land in one stage and differ: the first one runs in both places.
+
+    DeepSpeed builds one module for each key of a stage, from the first spec that has the key. Class, constructor arguments
+    and list of the later ones are dropped; only their `forward_fn` counts. With one stage nothing is communicated and
+    nothing is said: the model is another one than was written (seen on 0.19.8).
+
+    Fails, with one stage:
+
+        TiedLayerSpec("embed", Embedding), ..., TiedLayerSpec("embed", Head)
+
+    Right: one class, and a `forward_fn` for what differs.
+
+        TiedLayerSpec("embed", Embedding), ..., TiedLayerSpec("embed", Embedding, forward_fn=logits)
+
+    Or a number of stages that parts the layers.
+    """
+    for tie in context.ties:
+        found: dict[tuple[int, int], list[int]] = {}
+        for cut in context.cuts:
+            for shard in shards(tie, cut):
+                for index in shard.layers[1:]:
+                    if _shadows(context.pipeline.layers[shard.owner], context.pipeline.layers[index]):
+                        found.setdefault((shard.owner, index), []).append(cut.stages)
+        for (owner, index), counts in found.items():
+            yield _shadowed(context, tie, context.pipeline.layers[owner], context.pipeline.layers[index], tuple(counts))
+
+
+def _shadows(owner: Layer, other: Layer) -> bool:
+    return owner.recipe != other.recipe or (
+        other.forward_fn is None and [n.text for n in owner.listed] != [n.text for n in other.listed]
+    )
+
+
+def _shadowed(context: Context, tie: Tie, owner: Layer, other: Layer, counts: tuple[int, ...]) -> Found | Undecided:
+    if owner.typename != other.typename:
+        what = f"{owner.typename} runs at layer {other.index} too, in place of {other.typename}"
+    elif owner.recipe != other.recipe:
+        what = f"the constructor arguments of layer {owner.index} are used at layer {other.index} too"
+    else:
+        what = f"the list of layer {owner.index} is used, that of layer {other.index} is dropped"
+    message = f'key "{tie.key}": with {counts_said(counts)}, layers {owner.index} and {other.index} are in one stage and {what}'
+    if not context.settings.stages_given:
+        return Undecided(message, "pass --stages to say how many stages there will be")
+    paths = listed_paths(owner)
+    return Found(
+        message,
+        "use one class with a forward_fn for what differs, or a number of stages that parts the layers",
+        key=tie.key,
+        layer=other.index,
+        path=paths[0] if paths else None,
+        places=(Place(owner.index, f"{owner.typename}: built"), Place(other.index, f"{other.typename}: dropped")),
+        stages=counts,
+    )

@@ -1,0 +1,390 @@
+"""Does every name in ``tied_weight_attr`` mean one trainable Parameter, on every class of the key?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from packaging.version import Version
+
+from tiespec.pipeline import Layer, ListedName
+from tiespec.rules.catalogue import Found, Place, Undecided, rule
+from tiespec.rules.context import (
+    ORDERED,
+    UNORDERED,
+    Context,
+    counts_said,
+    is_ordered,
+    layers_said,
+    list_said,
+    listed_paths,
+    nearest_names,
+    shards,
+)
+from tiespec.verdict import Consequence
+
+Findings = Iterator[Found | Undecided]
+
+DOTTED_SINCE = Version("0.16.6")
+LISTS_SINCE = Version("0.11.2")
+
+
+def _by_name(layers: list[Layer], wanted: set[str]) -> dict[tuple[str, str], list[tuple[Layer, ListedName]]]:
+    """(key, name) -> the layers on which it is of one of the wanted kinds."""
+    found: dict[tuple[str, str], list[tuple[Layer, ListedName]]] = {}
+    for layer in layers:
+        for listed in layer.listed:
+            if layer.key is not None and listed.kind in wanted:
+                found.setdefault((layer.key, listed.text), []).append((layer, listed))
+    return found
+
+
+def _tied_layers(context: Context) -> list[Layer]:
+    return [layer for tie in context.ties for layer in context.layers(tie) if is_ordered(layer)]
+
+
+@rule("TIE101", "unresolved-path", "error", "crash")
+def unresolved_path(context: Context) -> Findings:
+    """A name in `tied_weight_attr` does not resolve on the layer.
+
+    DeepSpeed reads every name with `getattr` while it builds the pipeline, as soon as there is more than one stage, also
+    for a key whose layers are all in one stage. A name that is not there is an `AttributeError` on every rank that holds
+    the key.
+
+    Fails:
+
+        TiedLayerSpec("embed", Embedding, tied_weight_attr=["word_embedings.weight"])
+
+    Right:
+
+        TiedLayerSpec("embed", Embedding, tied_weight_attr=["word_embeddings.weight"])
+
+    Write the name as `named_parameters()` of the layer shows it, or the name of a property that returns the Parameter.
+    The default of `tied_weight_attr` is `"weight"`: a layer whose weight lies deeper needs a list.
+    """
+    counts = context.parallel()
+    for (key, text), held in _by_name(_tied_layers(context), {"missing"}).items():
+        if not counts:
+            return
+        first = held[0][0]
+        near = nearest_names(first, text)
+        where = layers_said([layer.index for layer, _ in held])
+        yield Found(
+            f'"{text}" in tied_weight_attr of key "{key}" does not resolve on {first.typename} ({where}): '
+            f"AttributeError while the pipeline is built, with {counts_said(counts)}",
+            f"did you mean {' or '.join(f'{chr(34)}{name}{chr(34)}' for name in near)}?" if near else _has(first),
+            key=key,
+            layer=first.index,
+            path=text,
+            places=tuple(Place(layer.index, f"{layer.typename} has no {text}", text) for layer, _ in held),
+            stages=counts,
+        )
+
+
+def _has(layer: Layer) -> str:
+    paths = [p.path for p in layer.parameters if not p.is_buffer]
+    return f"{layer.typename} has {', '.join(paths[:6]) or 'no parameters'}{' ...' if len(paths) > 6 else ''}"
+
+
+_WHAT = {
+    "module": "a module",
+    "none": "None",
+    "other": "not a tensor",
+    "tensor": "a tensor, not a Parameter",
+    "parameter": "a Parameter that is made anew at each read",
+}
+
+
+@rule("TIE102", "not-a-parameter", "error", "crash")
+def not_a_parameter(context: Context) -> Findings:
+    """A name in `tied_weight_attr` resolves, but not to a Parameter that is the same object at each read.
+
+    A module, a method or None makes the first broadcast raise. A tensor that is computed at each read (a property that
+    returns `self.weight.t()`) is broadcast and reduced, and then thrown away: training goes on and the copies differ. So it
+    is with a buffer, which gets no gradient. A property, or a second registration, that returns a real Parameter is fine.
+
+    Fails:
+
+        TiedLayerSpec("embed", Embedding, tied_weight_attr=["word"])        # an nn.Embedding
+
+    Right:
+
+        TiedLayerSpec("embed", Embedding, tied_weight_attr=["word.weight"])
+    """
+    counts = context.parallel()
+    held = _by_name(_tied_layers(context), {"module", "none", "other", "tensor", "parameter"})
+    for (key, text), places in held.items():
+        wrong = [(y, n) for y, n in places if n.kind != "parameter" or not n.stable]
+        if not counts or not wrong:
+            continue
+        layer, listed = wrong[0]
+        what = "a buffer" if listed.kind == "tensor" and listed.path else _WHAT[listed.kind]
+        consequence: Consequence = "diverge" if listed.kind in ("tensor", "parameter") else "crash"
+        then = (
+            "the first broadcast raises"
+            if consequence == "crash"
+            else "the Parameter behind it is never reduced, and its copies drift apart"
+        )
+        yield Found(
+            f'"{text}" in tied_weight_attr of key "{key}" is {what} of {layer.typename} '
+            f"({layers_said([y.index for y, _ in wrong])}): with {counts_said(counts)} {then}",
+            _instead(layer, listed),
+            key=key,
+            layer=layer.index,
+            path=text,
+            places=tuple(Place(y.index, f"{text} is {what}", text) for y, _ in wrong),
+            stages=counts,
+            consequence=consequence,
+        )
+
+
+def _instead(layer: Layer, listed: ListedName) -> str:
+    inside = [p.path for p in layer.parameters if not p.is_buffer and p.path.startswith(f"{listed.text}.")]
+    if listed.kind == "module" and inside:
+        return f"name its parameters: {list_said(inside)}"
+    near = nearest_names(layer, listed.text)
+    return f"name a Parameter: {list_said(near[:1])}" if near else f"name a Parameter; {_has(layer)}"
+
+
+@rule("TIE103", "nested-path-unsupported", "error", "crash")
+def nested_path_unsupported(context: Context) -> Findings:
+    """A dotted name, and a DeepSpeed that does not resolve dots.
+
+    Releases before 0.16.6 read a name with one `getattr`, so that `"linear.weight"` is an `AttributeError` on every rank
+    (seen on 0.14.5 and 0.16.5). PR #7208 brought dotted names.
+
+    Fails:
+
+        TiedLayerSpec("head", Head, tied_weight_attr=["linear.weight"])     # DeepSpeed 0.16.5
+
+    Right:
+
+        class Head(nn.Module):
+            @property
+            def weight(self):
+                return self.linear.weight
+
+        TiedLayerSpec("head", Head, tied_weight_attr=["weight"])
+
+    Update DeepSpeed to 0.16.6, or name a property without a dot.
+    """
+    counts = context.parallel()
+    if context.settings.deepspeed >= DOTTED_SINCE or not counts:
+        return
+    for (key, text), held in _by_name(_tied_layers(context), {"parameter"}).items():
+        if "." in text:
+            layer = held[0][0]
+            yield Found(
+                f'"{text}" in tied_weight_attr of key "{key}" has a dot, and DeepSpeed {context.settings.deepspeed} reads it as '
+                f"one attribute: AttributeError while the pipeline is built, with {counts_said(counts)}",
+                f"use DeepSpeed {DOTTED_SINCE} or newer, or name a property of {layer.typename} that returns the Parameter",
+                key=key,
+                layer=layer.index,
+                path=text,
+                stages=counts,
+            )
+
+
+@rule("TIE104", "repeated-parameter", "error", "wrong-gradient")
+def repeated_parameter(context: Context) -> Findings:
+    """Two names in `tied_weight_attr` mean one Parameter.
+
+    DeepSpeed reduces name by name, so the gradient is summed twice. The copies stay equal and nothing is printed. Adam hides
+    the doubled gradient; with SGD, clipping or weight decay training is not what one process would do (seen on 0.19.8).
+
+    Fails:
+
+        self.table = self.word                                              # second registration
+        TiedLayerSpec("embed", Embedding, tied_weight_attr=["word.weight", "table.weight"])
+
+    Right:
+
+        TiedLayerSpec("embed", Embedding, tied_weight_attr=["word.weight"])
+    """
+    for tie in context.ties:
+        spread = context.spread(tie)
+        for layer in context.layers(tie) if spread else ():
+            owns = tuple(c.stages for c in spread if layer.index in {s.owner for s in shards(tie, c)})
+            paths = [n.path for n in layer.listed if n.kind == "parameter" and n.stable and n.path]
+            repeated = sorted({p for p in paths if paths.count(p) > 1})
+            if not repeated or not owns or not is_ordered(layer):
+                continue
+            for path in repeated:
+                texts = [n.text for n in layer.listed if n.path == path]
+                said = " and ".join(f'"{text}"' for text in texts)
+                yield Found(
+                    f'{said} in tied_weight_attr of key "{tie.key}" are one Parameter ({layers_said([layer.index])}): '
+                    f"with {counts_said(owns)} its gradient is summed {len(texts)} times",
+                    f'keep one of them: "{path if path in texts else texts[0]}"',
+                    key=tie.key,
+                    layer=layer.index,
+                    path=path,
+                    stages=owns,
+                )
+            break
+
+
+_READ = {
+    **dict.fromkeys(UNORDERED, "its order differs from process to process"),
+    **dict.fromkeys(
+        ("generator", "map", "filter", "zip", "list_iterator", "tuple_iterator"), "it is empty after the first read"
+    ),
+}
+
+
+@rule("TIE105", "unordered-paths", "error", "diverge")
+def unordered_paths(context: Context) -> Findings:
+    """`tied_weight_attr` is no list: it has no fixed order, or can be read only once.
+
+    DeepSpeed stores what it is given and reads it in every step. The order of a set of names depends on the process
+    (PYTHONHASHSEED), so the ranks reduce different parameters with each other: a mix where the shapes are equal, a hang where
+    they are not. A generator is empty after the first read, so nothing is ever reduced. None, or a number, raises. A subclass
+    of `str` is read letter by letter.
+
+    Fails:
+
+        TiedLayerSpec("embed", Embedding, tied_weight_attr={"word.weight", "norm.weight"})
+
+    Right:
+
+        TiedLayerSpec("embed", Embedding, tied_weight_attr=["word.weight", "norm.weight"])
+    """
+    counts = context.parallel()
+    for tie in context.ties:
+        wrong = [layer for layer in context.layers(tie) if not is_ordered(layer) and layer.listed_as not in ORDERED]
+        if not wrong or not counts:
+            continue
+        layer, kind = wrong[0], wrong[0].listed_as or "None"
+        why = _READ.get(kind, "DeepSpeed cannot read names from it")
+        consequence: Consequence = "diverge" if kind in _READ else "crash"
+        names = sorted(n.text for n in layer.listed)
+        yield Found(
+            f'tied_weight_attr of key "{tie.key}" is a {kind} ({layers_said([y.index for y in wrong])}): {why}',
+            f"write a list: {list_said(names)}" if names else "write a list of names",
+            key=tie.key,
+            layer=layer.index,
+            places=tuple(Place(y.index, f"tied_weight_attr is a {y.listed_as}") for y in wrong),
+            stages=counts,
+            consequence=consequence,
+        )
+
+
+@rule("TIE106", "list-unsupported", "error", "crash")
+def list_unsupported(context: Context) -> Findings:
+    """More than one name, and a DeepSpeed that knows only one.
+
+    Up to 0.11.1 `tied_weight_attr` is one string, and a list of names raises a `TypeError` while the pipeline is built.
+
+    Fails:
+
+        TiedLayerSpec("block", Block, tied_weight_attr=["weight", "bias"])  # DeepSpeed 0.11.1
+
+    Right:
+
+        TiedLayerSpec("block", Block, tied_weight_attr="weight")
+
+    Update DeepSpeed to 0.11.2, or tie modules that have one parameter.
+    """
+    if context.settings.deepspeed >= LISTS_SINCE:
+        return
+    for tie in context.ties:
+        long = [layer for layer in context.layers(tie) if len(layer.listed) > 1]
+        if long and context.parallel():
+            yield Found(
+                f'tied_weight_attr of key "{tie.key}" has {len(long[0].listed)} names, and DeepSpeed {context.settings.deepspeed} '
+                "takes one string: TypeError while the pipeline is built",
+                f"use DeepSpeed {LISTS_SINCE} or newer",
+                key=tie.key,
+                layer=long[0].index,
+                stages=context.parallel(),
+            )
+
+
+@rule("TIE107", "unsupported-parameter", "error", "crash")
+def unsupported_parameter(context: Context) -> Findings:
+    """A listed Parameter that the collectives of a tie cannot handle.
+
+    - A sparse gradient (`nn.Embedding(sparse=True)`) at one layer and a dense one at another: the ranks wait for each other
+      (hang, seen on 0.19.8 with gloo).
+    - A lazy module (`nn.LazyLinear`) has no tensor when the first broadcast comes: it raises.
+    - A Parameter that is a view with gaps (a transpose, a slice of columns): the collective refuses it.
+
+    Fails:
+
+        self.word = nn.Embedding(vocabulary, hidden, sparse=True)
+
+    Right:
+
+        self.word = nn.Embedding(vocabulary, hidden)
+    """
+    for tie in context.ties:
+        counts = tuple(cut.stages for cut in context.spread(tie))
+        for layer in context.layers(tie) if counts else ():
+            for path in dict.fromkeys(listed_paths(layer)):
+                trouble = _trouble(context, layer, path)
+                if trouble is not None:
+                    what, consequence, remedy = trouble
+                    yield Found(
+                        f'"{path}" of key "{tie.key}" at {layers_said([layer.index])} {what}, with {counts_said(counts)}',
+                        remedy,
+                        key=tie.key,
+                        layer=layer.index,
+                        path=path,
+                        places=(Place(layer.index, what, path),),
+                        stages=counts,
+                        consequence=consequence,
+                    )
+
+
+def _trouble(context: Context, layer: Layer, path: str) -> tuple[str, Consequence, str] | None:
+    parameter = layer.parameter(path)
+    if (layer.index, path) in context.usage.sparse:
+        return "gets a sparse gradient: the ranks wait for each other in its reduction", "hang", "build it with sparse=False"
+    if parameter.shape is None:
+        return "is a lazy parameter: it has no tensor when the first broadcast comes", "crash", "give its sizes: no Lazy module"
+    if not parameter.contiguous:
+        return "is a view with gaps: the first broadcast refuses it", "crash", "make it a Parameter of its own: .contiguous()"
+    return None
+
+
+@rule("TIE108", "unknown-argument", "error", "crash")
+def unknown_argument(context: Context) -> Findings:
+    """An argument of a spec that nothing takes.
+
+    What `TiedLayerSpec` does not know itself goes to the constructor of the layer, once the stage is built: a `TypeError`
+    there, or nothing at all where the constructor has a `**kwargs`. `tied_weight_attrs=` is the commonest one; then the
+    default list `["weight"]` is in force.
+
+    Fails:
+
+        TiedLayerSpec("embed", Embedding, tied_weight_attrs=["word.weight"])
+
+    Right:
+
+        TiedLayerSpec("embed", Embedding, tied_weight_attr=["word.weight"])
+    """
+    for layer in context.pipeline.layers:
+        if layer.unbuilt is not None:
+            yield Found(
+                f"{layers_said([layer.index])}: {layer.typename} {_clean(layer.unbuilt)}: TypeError when its stage is built",
+                _spelled(layer.unbuilt),
+                key=layer.key,
+                layer=layer.index,
+            )
+        for name in layer.swallowed if layer.key is not None else ():
+            yield Found(
+                f"{layers_said([layer.index])}: {name}= is no argument of TiedLayerSpec and disappears in the **kwargs of {layer.typename}",
+                _spelled(name),
+                key=layer.key,
+                layer=layer.index,
+                consequence="diverge",
+            )
+
+
+def _clean(text: str) -> str:
+    return text.replace("got an unexpected", "takes no").replace("missing a required", "misses the required")
+
+
+def _spelled(text: str) -> str:
+    if "tied_weight" in text:
+        return "it is spelled tied_weight_attr"
+    return "it is spelled forward_fn" if "forward" in text else "mend the arguments of the spec"

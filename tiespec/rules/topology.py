@@ -1,0 +1,117 @@
+"""Can the pipeline be cut and run like this?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tiespec.rules.catalogue import Found, Place, Undecided, rule
+from tiespec.rules.context import Context, Cut, counts_said, shards
+
+Findings = Iterator[Found | Undecided]
+
+
+@rule("TIE502", "impossible-topology", "error", "crash")
+def impossible_topology(context: Context) -> Findings:
+    """The layers cannot be cut into that many stages, or a stage stays empty.
+
+    More stages than layers, or a partition by parameters or by type that gives a stage no layer: the rank of that stage has no
+    parameters, and building its optimizer or its first step raises. So does a batch size in the DeepSpeed config that is not
+    micro batch x accumulation steps x data-parallel copies (`--dp`).
+
+    Fails:
+
+        PipelineModule(layers=[a, b, c], num_stages=4)
+
+    Right: at most as many stages as layers; `partition_method="uniform"` never leaves a stage empty then.
+    """
+    for stages, why in context.impossible:
+        yield Found(
+            f"{len(context.pipeline.layers)} layers cannot be cut into {stages} stages: {why}",
+            f"use at most {len(context.pipeline.layers)} stages",
+            stages=(stages,),
+        )
+    yield from _batch(context)
+    for cut in context.cuts:
+        empty = [stage for stage in range(cut.stages) if cut.parts[stage] == cut.parts[stage + 1]]
+        if empty:
+            yield Found(
+                f"with {counts_said((cut.stages,))}, stage {empty[0]} gets no layer (partition {context.pipeline.partition})",
+                'use fewer stages, or partition_method="uniform"',
+                stages=(cut.stages,),
+            )
+
+
+def _batch(context: Context) -> Findings:
+    config, copies = context.settings.config, context.settings.data_parallel
+    if config.train_batch and config.micro_batch and config.micro_batches:
+        if config.train_batch != config.micro_batch * config.micro_batches * copies:
+            yield Found(
+                f"train_batch_size {config.train_batch} is not {config.micro_batch} (micro batch) x {config.micro_batches} "
+                f"(accumulation steps) x {copies} (data parallel): DeepSpeed raises when the engine is made",
+                "mend the DeepSpeed config, or pass the --dp of the run",
+            )
+    elif config.train_batch and config.train_batch % ((config.micro_batch or config.micro_batches or 1) * copies):
+        yield Found(
+            f"train_batch_size {config.train_batch} cannot be divided among {copies} data-parallel copies",
+            "mend the DeepSpeed config, or pass the --dp of the run",
+        )
+
+
+@rule("TIE503", "zero-stage", "error", "crash")
+def zero_stage(context: Context) -> Findings:
+    """ZeRO-2 or ZeRO-3 with a pipeline.
+
+    DeepSpeed asserts it away when the engine is made: "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism".
+
+    Fails:
+
+        {"zero_optimization": {"stage": 2}}
+
+    Right:
+
+        {"zero_optimization": {"stage": 1}}
+    """
+    if context.settings.config.zero_stage >= 2:
+        yield Found(
+            f"ZeRO-{context.settings.config.zero_stage} does not go with a pipeline: DeepSpeed raises when the engine is made",
+            'write "stage": 1 into zero_optimization',
+            stages=context.parallel(),
+        )
+
+
+@rule("TIE504", "tie-only-stage", "warning", "hang")
+def tie_only_stage(context: Context) -> Findings:
+    """A stage whose only trainable parameters are copies of a tie that begins in another stage.
+
+    With ZeRO-1 the ranks of a pipeline do not agree on how many collectives a step has, when one of them owns nothing but
+    copies: the step hangs.
+
+    Fails, with ZeRO-1 and a last stage that is the head alone:
+
+        layers = [TiedLayerSpec("embed", ...), *blocks, TiedLayerSpec("embed", ..., forward_fn=logits)]
+
+    Right: a number of stages, or a partition, that puts a block beside the head.
+    """
+    if context.settings.config.zero_stage != 1 or not context.settings.stages_given:
+        return
+    for cut in context.cuts:
+        for stage in range(cut.stages):
+            held = range(cut.parts[stage], cut.parts[stage + 1])
+            if held and _only_copies(context, cut, stage):
+                yield Found(
+                    f"with {counts_said((cut.stages,))}, the only trainable parameters of stage {stage} are copies of a tie that begins in "
+                    "an earlier stage: with ZeRO-1 the step hangs",
+                    "choose a cut that puts another layer into the stage",
+                    layer=held[0],
+                    places=tuple(Place(i, f"in stage {stage}") for i in held),
+                    stages=(cut.stages,),
+                )
+
+
+def _only_copies(context: Context, cut: Cut, stage: int) -> bool:
+    held = range(cut.parts[stage], cut.parts[stage + 1])
+    trained = [i for i in held if any(True for _ in context.pipeline.layers[i].trainable())]
+    copies = {
+        i for tie in context.ties for shard in shards(tie, cut)[1:] if shard.stage == stage for i in shard.layers
+    }  # fmt: skip
+    return bool(trained) and set(trained) <= copies
