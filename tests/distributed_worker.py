@@ -71,8 +71,12 @@ def held(pipeline: Any) -> dict[int, dict[str, torch.Tensor]]:
     return found
 
 
-def save(when: str, pipeline: Any) -> None:
-    torch.save(held(pipeline), FOLDER / f"{when}{RANK}.pt")
+def save(when: str, pipeline: Any, watched: Any = None) -> None:
+    """The layers of this rank; a module WATCH of the file, which belongs to no layer, as layer -1."""
+    found = held(pipeline)
+    if watched is not None:
+        found[-1] = {name: tensor.detach().clone() for name, tensor in watched.named_parameters()}
+    torch.save(found, FOLDER / f"{when}{RANK}.pt")
     report(phase=when)
 
 
@@ -94,10 +98,10 @@ def main() -> None:
     report(phase="joined")
     module = load()
     pipeline, engine = start(module, 100)
-    save("built", pipeline)
+    save("built", pipeline, getattr(module, "WATCH", None))
     for _ in range(REQUEST["steps"]):
         report(loss=float(engine.train_batch(batches(module, engine))))
-    save("trained", pipeline)
+    save("trained", pipeline, getattr(module, "WATCH", None))
     if REQUEST["resume"]:
         engine.save_checkpoint(str(FOLDER / "checkpoint"))
         report(phase="saved")

@@ -52,7 +52,7 @@ def example_inputs():
 BF16 = {"bf16": {"enabled": True}}
 ZERO1 = {
     "zero_optimization": {"stage": 1},
-    "optimizer": {"type": "Adam", "params": {"lr": 0.01}},
+    "optimizer": {"type": "Adam", "params": {"lr": 0.01, "torch_adam": True}},
     "zero_allow_untested_optimizer": True,
 }
 
@@ -258,7 +258,7 @@ EXAMPLES = (
         "TIE205",
         _ends('tie("weight")', "final", "def final(x):\n    return x\n").replace(
             'return pipeline(tie("weight"), final)',
-            'return [tie("weight"), tie("weight", None, nn.LayerNorm, 8, key="norm"), LayerSpec(Block), tie("weight", None, nn.LayerNorm, 8, key="norm"), tie("weight", logits)]',
+            'return [tie("weight"), tie(["weight", "bias"], None, nn.LayerNorm, 8, key="norm"), LayerSpec(Block), tie(["weight", "bias"], None, nn.LayerNorm, 8, key="norm"), tie("weight", logits)]',
         ),
         _ends('tie("weight")', 'tie("weight", logits)'),
         "hang",
@@ -426,9 +426,9 @@ EXAMPLES = (
                 "zero_force_ds_cpu_optimizer": False,
                 "optimizer": {"type": "Adam", "params": {"lr": 0.01, "torch_adam": True}},
                 "zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}},
-            }  # fmt: skip
+            }
         },
-        passing={"ds_config": {**BF16, "zero_optimization": {"stage": 1}}},
+        passing={"ds_config": {**ZERO1, **BF16}},
         copies=WORDS,
     ),
     Example(
@@ -440,7 +440,15 @@ EXAMPLES = (
         options={"stages": 3},
         name="stages",
     ),
-    Example("TIE502", GOOD, GOOD, "crash", key=None, options={"ds_config": {"train_batch_size": 6}}, name="batch"),
+    Example(
+        "TIE502",
+        GOOD,
+        GOOD,
+        "crash",
+        key=None,
+        options={"ds_config": {"train_batch_size": 6, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}},
+        name="batch",
+    ),
     Example(
         "TIE503",
         GOOD,
@@ -454,9 +462,9 @@ EXAMPLES = (
         "TIE504",
         "def layers():\n    return [tie(['word.weight']), lambda x: x, tie(['word.weight'], logits)]\n",
         GOOD,
-        "hang",
+        "crash",
         key=None,
-        options={"ds_config": ZERO1},
-        passing={"ds_config": ZERO1},
+        options={"ds_config": BF16},
+        passing={"ds_config": BF16},
     ),
 )

@@ -13,7 +13,7 @@ from tiespec.rules.context import (
     Cut,
     Shard,
     counts_said,
-    is_ordered,
+    is_clear,
     layers_said,
     list_said,
     listed_paths,
@@ -107,11 +107,7 @@ def _listed_somewhere(context: Context, tie: Tie, row: Row) -> bool:
 def _unlisted(context: Context, tie: Tie) -> list[Row]:
     """Parameters that no list of the key names, where the classes leave no doubt about what belongs together."""
     layers = context.layers(tie)
-    if (
-        not layers
-        or not all(is_ordered(y) for y in layers)
-        or any(n.kind == "missing" and not listed_paths(y) for y in layers for n in y.listed)
-    ):
+    if not is_clear(layers):
         return []
     kin = [y for y in layers if _related(layers[0], y)]
     rows = [row for row in context.rows(tie) if row.by != "shape" and set(row.parameters) <= {y.index for y in kin}]
@@ -208,7 +204,8 @@ def lost_after_resume(context: Context) -> Findings:
         named = {path for y in context.layers(tie) for path in listed_paths(y)}  # where lists differ, TIE203 explains it
         listed = {y.index: tuple(named) for y in context.layers(tie)}
         found: dict[tuple[int, str], list[int]] = {}
-        for cut in context.spread(tie) if len(listed) == len(tie.layers) else ():
+        known = len(listed) == len(tie.layers) and is_clear(context.layers(tie))
+        for cut in context.spread(tie) if known else ():
             for place in lost_on_resume(context.pipeline, tie, listed, context.usage, cut.parts):
                 if place[1] not in explained:
                     found.setdefault(place, []).append(cut.stages)

@@ -370,7 +370,7 @@ def unknown_argument(context: Context) -> Findings:
                 key=layer.key,
                 layer=layer.index,
             )
-        for name in layer.swallowed if layer.key is not None else ():
+        for name in layer.swallowed if layer.key is not None and layer.unbuilt is None else ():
             yield Found(
                 f"{layers_said([layer.index])}: {name}= is no argument of TiedLayerSpec and disappears in the **kwargs of {layer.typename}",
                 _spelled(name),

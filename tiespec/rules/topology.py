@@ -79,33 +79,38 @@ def zero_stage(context: Context) -> Findings:
         )
 
 
-@rule("TIE504", "tie-only-stage", "warning", "hang")
+@rule("TIE504", "tie-only-stage", "error", "crash")
 def tie_only_stage(context: Context) -> Findings:
     """A stage whose only trainable parameters are copies of a tie that begins in another stage.
 
-    With ZeRO-1 the ranks of a pipeline do not agree on how many collectives a step has, when one of them owns nothing but
-    copies: the step hangs.
+    DeepSpeed leaves the copies of a tie out of the gradient norm. A rank that has nothing else has no norm to take: where its
+    BF16_Optimizer runs (bf16 without ZeRO; bf16 with ZeRO-1 and `data_types.grad_accum_dtype: fp32`) the first step raises
+    "stack expects a non-empty TensorList" (seen on 0.19.8). In fp32, and in bf16 with plain ZeRO-1, it trains.
 
-    Fails, with ZeRO-1 and a last stage that is the head alone:
+    Fails, in bf16 and with a last stage that is the head alone:
 
         layers = [TiedLayerSpec("embed", ...), *blocks, TiedLayerSpec("embed", ..., forward_fn=logits)]
 
     Right: a number of stages, or a partition, that puts a block beside the head.
     """
-    if context.settings.config.zero_stage != 1 or not context.settings.stages_given:
+    if not context.settings.config.uses_bf16_optimizer:
         return
+    found: dict[tuple[int, ...], list[tuple[int, int]]] = {}
     for cut in context.cuts:
         for stage in range(cut.stages):
-            held = range(cut.parts[stage], cut.parts[stage + 1])
+            held = tuple(range(cut.parts[stage], cut.parts[stage + 1]))
             if held and _only_copies(context, cut, stage):
-                yield Found(
-                    f"with {counts_said((cut.stages,))}, the only trainable parameters of stage {stage} are copies of a tie that begins in "
-                    "an earlier stage: with ZeRO-1 the step hangs",
-                    "choose a cut that puts another layer into the stage",
-                    layer=held[0],
-                    places=tuple(Place(i, f"in stage {stage}") for i in held),
-                    stages=(cut.stages,),
-                )
+                found.setdefault(held, []).append((cut.stages, stage))
+    for held, where in found.items():
+        counts = tuple(stages for stages, _ in where)
+        yield Found(
+            f"with {counts_said(counts)}, stage {where[0][1]} trains nothing but copies of a tie that begins in an earlier stage: "
+            "DeepSpeed's BF16_Optimizer has no gradient norm to take there, and the first step raises",
+            "choose a cut that puts another layer into the stage",
+            layer=held[0],
+            places=tuple(Place(i, f"in stage {where[0][1]} with {counts_said(counts[:1])}") for i in held),
+            stages=counts,
+        )
 
 
 def _only_copies(context: Context, cut: Cut, stage: int) -> bool:
