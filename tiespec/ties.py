@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from torch import Tensor, nn
 
 from tiespec.sharing import View, joined, overlapping
@@ -20,28 +18,65 @@ def find_ties(module: nn.Module) -> list[list[str]]:
     Returns:
         list[list[str]]: groups of at least two names, in order of their first name.
     """
-    names: dict[int, list[str]] = {}
+    tensors, repeated = _tensors(module)
+    sharing = _sharing_storage(tensors)
+    if not repeated and not sharing:
+        return []  # the usual case, without a name having been made
+    tied = [overlapping([(view_of(tensors[key]), key) for key in keys]) for keys in sharing]
+    groups = [group for found in tied for group in found]
+    names = _names(module, repeated.union(*groups))
+    if not groups:
+        return list(names.values())
+    found = [[name for key in group for name in names[key]] for group in joined(names, groups)]
+    return [group for group in found if len(group) > 1]
+
+
+def _tensors(module: nn.Module) -> tuple[dict[int, Tensor], set[int]]:
+    """``id`` -> tensor, and the ids of those that are registered more than once. The dict keeps them alive."""
     tensors: dict[int, Tensor] = {}
-    for prefix, part in module.named_modules(remove_duplicate=False):
+    repeated: set[int] = set()
+    modules = [module]
+    while modules:
+        part = modules.pop()
+        modules.extend(child for child in part._modules.values() if child is not None)
         for held in (part._parameters, part._buffers):
-            for name, tensor in held.items():
+            for tensor in held.values():
                 if tensor is None:
                     continue
                 key = id(tensor)
+                if key in tensors:
+                    repeated.add(key)
                 tensors[key] = tensor
-                names.setdefault(key, []).append(f"{prefix}.{name}" if prefix else name)
-    tied = [overlapping([(view_of(t), id(t)) for t in same]) for same in _sharing_storage(tensors.values())]
-    groups = joined(tensors, (group for found in tied for group in found))
-    return [found for group in groups if len(found := [name for key in group for name in names[key]]) > 1]
+    return tensors, repeated
 
 
-def _sharing_storage(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
-    storages: dict[int, list[Tensor]] = {}
-    for tensor in tensors:
+def _sharing_storage(tensors: dict[int, Tensor]) -> list[list[int]]:
+    """The ids of tensors that have one storage."""
+    first: dict[int, int] = {}
+    sharing: dict[int, list[int]] = {}
+    for key, tensor in tensors.items():
         if nn.parameter.is_lazy(tensor):
             continue
-        storages.setdefault(tensor.untyped_storage()._cdata, []).append(tensor)
-    return [same for same in storages.values() if len(same) > 1]
+        storage = tensor.untyped_storage()._cdata
+        owner = first.setdefault(storage, key)
+        if owner != key:
+            sharing.setdefault(storage, [owner]).append(key)
+    return list(sharing.values())
+
+
+def _names(module: nn.Module, wanted: set[int]) -> dict[int, list[str]]:
+    """The names of the tensors with these ids, in the order of the modules."""
+    names: dict[int, list[str]] = {}
+    todo = [("", module)]
+    while todo:
+        prefix, part = todo.pop()
+        for held in (part._parameters, part._buffers):
+            for name, tensor in held.items():
+                if id(tensor) in wanted:
+                    names.setdefault(id(tensor), []).append(prefix + name)
+        children = [(f"{prefix}{name}.", child) for name, child in part._modules.items() if child is not None]
+        todo.extend(reversed(children))
+    return names
 
 
 def view_of(tensor: Tensor) -> View:
