@@ -11,12 +11,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+RELEASES = Path(__file__).parent.parent / ".releases"
 WORKER = Path(__file__).with_name("distributed_worker.py")
 DS_CONFIG = {
     "train_micro_batch_size_per_gpu": 2,
@@ -26,7 +28,7 @@ DS_CONFIG = {
 }
 BUILD_SECONDS = 120.0
 """Until every rank has joined the process group; the first run of a machine compiles DeepSpeed's extension."""
-STEP_SECONDS = 15.0
+STEP_SECONDS = 10.0
 """Without news from any rank after that, the run hangs."""
 
 
@@ -70,10 +72,13 @@ def run(
     steps: int = 2,
     resume: bool = False,
     same_seed: bool = False,
+    release: str | None = None,
+    hash_seeds: Sequence[str] = (),
 ) -> Run:
     """Train ``build(**arguments)`` of a file on ``stages * data_parallel`` processes.
 
-    ``build`` may return a list of layers or be a PipelineModule subclass.
+    ``build`` may return a list of layers or be a PipelineModule subclass. ``release`` is a DeepSpeed other than the
+    installed one; ``hash_seeds`` gives each rank its PYTHONHASHSEED.
     """
     with tempfile.TemporaryDirectory() as folder:
         request = {
@@ -82,7 +87,8 @@ def run(
             "same_seed": same_seed,
         }  # fmt: skip
         ranks, port = range(stages * data_parallel), free_port()
-        processes = [_start(request, rank, len(ranks), port) for rank in ranks]
+        extra = [_environment(release, hash_seeds[rank : rank + 1]) for rank in ranks]
+        processes = [_start(request, rank, len(ranks), port, extra[rank]) for rank in ranks]
         try:
             finished = _wait(processes, Path(folder))
         finally:
@@ -100,10 +106,50 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def _start(request: dict[str, Any], rank: int, world_size: int, port: int) -> subprocess.Popen[bytes]:
+def _environment(release: str | None, hash_seed: Sequence[str]) -> dict[str, str]:
+    environment = dict(zip(("PYTHONHASHSEED",), hash_seed, strict=False))
+    if release is not None:
+        folder = installed(release)
+        environment |= {"PYTHONPATH": str(folder), "TORCH_EXTENSIONS_DIR": str(folder / "torch_extensions")}
+    return environment
+
+
+def installed(release: str) -> Path:
+    """The folder that holds a release of DeepSpeed beside the environment; installed from the registry once."""
+    folder = RELEASES / f"deepspeed-{release}"
+    if not (folder / "deepspeed" / "__init__.py").exists():
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--target",
+            str(folder),
+            f"deepspeed=={release}",
+        ]
+        subprocess.run(command, check=True, timeout=300)
+    return folder
+
+
+def order_differs(names: Sequence[str]) -> list[str]:
+    """Two values of PYTHONHASHSEED under which a set of these names is walked in different orders."""
+    seen: dict[str, str] = {}
+    for seed in map(str, range(50)):
+        code = f"print(list(set({list(names)!r})))"
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        order = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True).stdout
+        seen.setdefault(order, seed)
+        if len(seen) == 2:
+            return list(seen.values())
+    raise AssertionError(f"{names} were walked in one order under fifty seeds")
+
+
+def _start(request: dict[str, Any], rank: int, world_size: int, port: int, extra: dict[str, str]) -> subprocess.Popen[bytes]:
     environment = {
         **os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size),
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", **extra,
     }  # fmt: skip
     with open(Path(request["folder"]) / f"output{rank}", "wb") as output:
         return subprocess.Popen(

@@ -53,7 +53,7 @@ def start(module: Any, seed: int) -> tuple[Any, Any]:
     pipeline = build(module, seed)
     groups = getattr(module, "parameter_groups", None)
     parameters = groups(pipeline) if groups else [p for p in pipeline.parameters() if p.requires_grad]
-    config = {"steps_per_print": 10**6, **REQUEST["ds_config"]}
+    config = {"steps_per_print": 10**6, **REQUEST["ds_config"]}  # 0.15.4 wants it
     engine, *_ = deepspeed.initialize(model=pipeline, model_parameters=parameters, config=config)
     return pipeline, engine
 

@@ -19,7 +19,7 @@ GPT = f"{ROOT}/examples/gpt.py"
 
 
 def test_the_published_schema_is_the_one_of_the_code() -> None:
-    """Renew it with ``python -c "import tiespec.spec as s; open('tiespec/spec.schema.json', 'w').write(s.json_schema())"``."""
+    """Renew it with ``python -m tests.renew``."""
     assert SCHEMA.read_text() == json_schema()
 
 

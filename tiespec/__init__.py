@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from tiespec.errors import UsageError as UsageError
     from tiespec.spec import TieSpec as TieSpec
     from tiespec.spec import load as load
+    from tiespec.ties import find_ties as find_ties
     from tiespec.verdict import Report as Report
 
 __version__ = "0.1.0"
 
 _HOME = {
     "check": "tiespec.api",
+    "find_ties": "tiespec.ties",
     "generate": "tiespec.api",
     "Report": "tiespec.verdict",
     "load": "tiespec.spec",

@@ -10,11 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from tiespec.capture import Captured, LiveLayer, capture
+from tiespec.elsewhere import Device
 from tiespec.guest import Progress
 from tiespec.pipeline import Pipeline
 from tiespec.recorder import recording
 from tiespec.state import random_state_kept
-from tiespec.target import Device, Loaded, load_object, load_target
+from tiespec.target import Loaded, load_object, load_target
 from tiespec.trace import REAL_LIMIT, find_usage
 from tiespec.usage import Usage
 

@@ -12,11 +12,11 @@ from torch import nn
 
 from tiespec.declared import declaring, lost_declarations
 from tiespec.describe import Describer, misfit, qualified
+from tiespec.elsewhere import Device, on_device
 from tiespec.errors import TargetError
 from tiespec.guest import Progress, guest
 from tiespec.pipeline import Pipeline
 from tiespec.recorder import Record, line_of, record_of
-from tiespec.target import Device, on_device
 
 LAYERS_HELP = "a list may hold modules, LayerSpec, TiedLayerSpec and functions"
 

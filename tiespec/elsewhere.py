@@ -1,12 +1,22 @@
-"""Tensors that the user's code sends to an accelerator stay where tiespec builds."""
+"""Where tiespec builds: on meta or on the CPU, also what the user's code sends to an accelerator."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, Literal
 
 import torch
 from torch.overrides import TorchFunctionMode
+
+Device = Literal["meta", "cpu"]
+
+
+@contextmanager
+def on_device(device: Device) -> Iterator[None]:
+    """New tensors go to ``device``, also those that are sent to an accelerator. For the CPU the caller's default stays."""
+    with NoAccelerator(device), torch.device("meta") if device == "meta" else nullcontext():
+        yield
 
 
 class NoAccelerator(TorchFunctionMode):

@@ -9,22 +9,20 @@ import inspect
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tiespec.blame import shown
 from tiespec.candidates import Candidate, find_candidates
 from tiespec.declared import declaring
+from tiespec.elsewhere import Device, on_device
 from tiespec.errors import TargetError, UsageError
 from tiespec.expression import Target, evaluate, parse_expression, parse_target
 from tiespec.guest import Progress, guest, is_out_of_memory
 from tiespec.hf import build_model, read_config
 from tiespec.recorder import Record, record_of, recording
-
-Device = Literal["meta", "cpu"]
 
 
 @dataclass
@@ -213,17 +211,6 @@ def _may_be_meta(error: BaseException | None) -> bool:
     """Whether building on the CPU may succeed where building on meta failed."""
     never = (ImportError, SyntaxError, NameError, RecursionError)
     return isinstance(error, Exception) and not isinstance(error, never) and not is_out_of_memory(error)
-
-
-@contextmanager
-def on_device(device: Device) -> Iterator[None]:
-    """New tensors go to ``device``, also those that are sent to an accelerator. The user's default device stays in force."""
-    import torch
-
-    from tiespec.elsewhere import NoAccelerator
-
-    with NoAccelerator(device), torch.device("meta") if device == "meta" else nullcontext():
-        yield
 
 
 def _recorded(make: Callable[[], Any], device: Device, notes: list[str], models: list[Any]) -> tuple[Any, Record | None]:

@@ -19,10 +19,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tiespec.blame import blame_exception
 from tiespec.capture import LiveLayer
+from tiespec.elsewhere import Device, on_device
 from tiespec.guest import text_of
 from tiespec.inputs import Sample, samples, to_device
 from tiespec.state import random_state, random_state_kept, seed_all
-from tiespec.target import Device, on_device
 from tiespec.usage import Stray, Usage
 
 REAL_LIMIT = 2 * 2**30

@@ -127,7 +127,7 @@ def test_select_ignore_and_severities(write: Write) -> None:
 
 @pytest.mark.parametrize("code", RULES)
 def test_the_documentation_of_a_rule_is_its_docstring(code: str) -> None:
-    """Renew the pages with ``python -m tests.rules.renew``."""
+    """Renew the pages with ``python -m tests.renew``."""
     assert (ROOT / "docs" / "rules" / f"{code}.md").read_text() == rule_page(RULES[code])
     text = RULES[code].text
     assert "Fails" in text

@@ -10,10 +10,40 @@ from typing import Any
 import pytest
 import torch
 
-from tests.distributed import Run, run, same
+from tests.distributed import Run, order_differs, run, same
 from tests.rules.models import EXAMPLES, PARTS, Example
+from tests.rules.test_rules import checked
 
 Write = Callable[..., str]
+
+OLD = [
+    ("TIE103", "0.16.5", "crash"),
+    ("TIE205", "0.16.5", "hang"),
+    ("TIE401 fp32", "0.14.5", "crash"),
+    ("TIE401 fp32", "0.15.4", "hang"),
+    ("TIE402", "0.14.5", "crash"),
+]
+"""Rules that depend on the release: (example, release, what happens)."""
+
+
+@pytest.mark.parametrize(("name", "release", "outcome"), OLD)
+def test_on_another_release(name: str, release: str, outcome: str, write: Write) -> None:
+    example = next(e for e in EXAMPLES if e.id == name)
+    undotted = example.fails if example.code == "TIE103" else example.fails.replace('"word.weight"', '"weight"')
+    file = write(PARTS + undotted)
+    report = checked(file, {"deepspeed": release})
+    assert (report.codes, {f.consequence for f in report.findings}) == ([example.code], {outcome})
+    seeds = order_differs(["embed", "norm"]) if example.code == "TIE205" else ()
+    seen = run(Path(file), "layers", release=release, hash_seeds=seeds)
+    assert seen.outcome == outcome, f"{seen.errors}\n{seen.output[-3000:]}"
+
+
+def test_a_set_of_names_under_two_hash_seeds(write: Write) -> None:
+    """The names are of different shapes, so that the ranks do not just mix them."""
+    example = next(e for e in EXAMPLES if e.id == "TIE105 set")
+    seen = run(Path(write(PARTS + example.fails)), "layers", hash_seeds=order_differs(["word.weight", "scale"]))
+    assert seen.outcome in ("hang", "crash") or not same(seen.copies([0, 3], "scale"))
+
 
 REAL = [e for e in EXAMPLES if e.real and "deepspeed" not in e.options]
 TWINS = {e.passes + str(e.passing): e for e in REAL if e.consequence in ("diverge", "wrong-gradient", "lost-on-resume", "hang")}

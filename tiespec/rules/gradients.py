@@ -122,7 +122,7 @@ def _effect(context: Context) -> tuple[Consequence, str]:
         return "crash", "DeepSpeed's BF16_Optimizer raises on the rank that has none (_hp_grad)"
     if context.settings.deepspeed < SKIPS_NONE_SINCE:
         return "crash", f"DeepSpeed {context.settings.deepspeed} raises on the rank that has none"
-    return "hang", "the rank that has one waits for the other in all_reduce, until the timeout"
+    return "hang", "the rank with the gradient waits in all_reduce for the one without, until the timeout"
 
 
 @rule("TIE402", "frozen-path", "error", "crash")
