@@ -138,3 +138,52 @@ def test_the_documentation_of_a_rule_is_its_docstring(code: str) -> None:
 def test_the_index_of_the_rules() -> None:
     assert (ROOT / "docs" / "rules" / "README.md").read_text() == rule_index(RULES.values())
     assert {p.stem for p in (ROOT / "docs" / "rules").glob("TIE*.md")} == set(RULES)
+
+
+def test_a_shared_buffer_that_changes_is_an_undeclared_tie(write: Write) -> None:
+    source = (
+        "def layers():\n    norm = nn.BatchNorm1d(6, affine=False)\n"
+        "    return [nn.Embedding(11, 8), norm, Block(), norm, nn.Linear(8, 11)]\n"
+    )
+    report = checked(write(PARTS + source), {})
+    assert report.codes == ["TIE301"], shown(report)
+    assert {f.path for f in report.findings} == {"running_mean", "running_var", "num_batches_tracked"}
+    assert "one buffer" in report.findings[0].message
+
+
+MODEL = """
+class Config:
+    tie_word_embeddings, vocab_size = True, 99
+class Model(nn.Module):
+    _tied_weights_keys = KEYS
+    def __init__(self):
+        super().__init__()
+        self.config = Config()
+        self.word, self.mid, self.head = nn.Embedding(11, 8), Block(), nn.Linear(8, 11, bias=False)
+        TIE
+    def get_input_embeddings(self):
+        return self.word
+class Step(nn.Module):
+    def __init__(self, model, name):
+        super().__init__()
+        self.model, self.name = model, name
+    def forward(self, x):
+        return getattr(self.model, self.name)(x)
+def layers():
+    model = Model()
+    return [Step(model, name) for name in ("word", "mid", "head")]
+"""
+
+
+@pytest.mark.parametrize("keys", ["['head.weight']", "{'head.weight': 'word.weight'}"])
+def test_a_tie_that_the_model_declares(keys: str, write: Write) -> None:
+    """As a list of names (transformers 4) and as target and source (transformers 5)."""
+    source = (PARTS + MODEL).replace("KEYS", keys)
+    if keys.startswith("{"):
+        source = source.replace("TIE\n", "self.all_tied_weights_keys = self._tied_weights_keys\n        TIE\n")
+    report = checked(write(source.replace("        TIE\n", "")), {})
+    assert report.codes == ["TIE305"], shown(report)
+    assert "Model declares them as tied" in report.findings[0].message
+    assert report.findings[0].path == "model.head.weight"
+    tied = checked(write(source.replace("TIE\n", "self.head.weight = self.word.weight\n")), {})
+    assert tied.codes == ["TIE301"], shown(tied)  # the model is right, the pipeline loses it

@@ -51,7 +51,7 @@ def undeclared_tie(context: Context) -> Findings:
         layers = [TiedLayerSpec("embed", Embedding), *blocks, TiedLayerSpec("embed", Embedding, forward_fn=logits)]
     """
     for group in shared_between_layers(context.pipeline.layers):
-        used = [(y, p) for y, p in group if p.requires_grad and context.usage.gets_gradient(y.index, p.path) is not False]
+        used = [(y, p) for y, p in group if _is_trained(context, y, p)]
         layers = list(dict.fromkeys(y.index for y, _ in used))
         counts = _parted(context, layers)
         if len(layers) < 2 or not counts or _have_one_key([y for y, _ in used]):
@@ -64,12 +64,20 @@ def undeclared_tie(context: Context) -> Findings:
     yield from _reached_from_outside(context)
 
 
+def _is_trained(context: Context, layer: Layer, parameter: Parameter) -> bool:
+    """A parameter that gets a gradient, or may; a buffer that the forward pass changes."""
+    if parameter.is_buffer:
+        return (layer.index, parameter.path) in context.usage.changed
+    return parameter.requires_grad and context.usage.gets_gradient(layer.index, parameter.path) is not False
+
+
 def _have_one_key(layers: list[Layer]) -> bool:
     return layers[0].key is not None and len({layer.key for layer in layers}) == 1
 
 
 def _undeclared(names: str, used: list[tuple[Layer, Parameter]], counts: tuple[int, ...]) -> Found:
-    one = "one Parameter" if len({p.identity for _, p in used}) == 1 else "the same memory"
+    what = "buffer" if used[0][1].is_buffer else "Parameter"
+    one = f"one {what}" if len({p.identity for _, p in used}) == 1 else "the same memory"
     lists = " and ".join(f"{list_said([p.path])} at layer {y.index}" for y, p in used)
     return Found(
         f"{names} are {one} without a common key: with {counts_said(counts)} every stage has its own copy, and the copies drift apart",
@@ -218,7 +226,7 @@ def _lost(tie: Tie, found: dict[tuple[int, str], list[int]]) -> Findings:
         counts = tuple(sorted({c for i in layers for c in found[i, path]}))
         yield Found(
             f'"{path}" of key "{tie.key}" at {layers_said(layers)} will not come back from a checkpoint, with {counts_said(counts)}: '
-            "a layer with forward_fn writes no checkpoint file",
+            "a layer with forward_fn writes no checkpoint file; after a resume it holds the values of a fresh start",
             "move what only forward_fn uses into a layer of its own and leave one layer of the key, the first, without forward_fn; "
             "or use the patched module (tiespec patch)",
             key=tie.key,

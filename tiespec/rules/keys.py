@@ -162,7 +162,11 @@ def mismatched_paths(context: Context) -> Findings:
             continue
         counts, (a, b) = tuple(cut.stages for cut, _ in cuts), cuts[0][1]
         mixed = _mixed(a, b)
-        then = "two parameters are mixed" if mixed else "a rank waits for a collective that the other never starts"
+        then = (
+            "the gradients of different parameters are summed with each other"
+            if mixed
+            else "a rank waits for a collective that the other never starts"
+        )
         for path in _differing(a, b):
             yield Found(
                 f'key "{tie.key}": the lists of {layers_said([a.index, b.index])} differ at "{path}"; DeepSpeed pairs names by '

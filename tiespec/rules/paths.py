@@ -224,9 +224,12 @@ def repeated_parameter(context: Context) -> Findings:
 
 
 _READ = {
-    **dict.fromkeys(UNORDERED, "its order differs from process to process"),
     **dict.fromkeys(
-        ("generator", "map", "filter", "zip", "list_iterator", "tuple_iterator"), "it is empty after the first read"
+        UNORDERED, "its order differs from process to process, so the ranks reduce different parameters with each other"
+    ),
+    **dict.fromkeys(
+        ("generator", "map", "filter", "zip", "list_iterator", "tuple_iterator"),
+        "it is empty after the first read, so nothing is ever reduced and the copies drift apart",
     ),
 }
 
@@ -254,7 +257,7 @@ def unordered_paths(context: Context) -> Findings:
         if not wrong or not counts:
             continue
         layer, kind = wrong[0], wrong[0].listed_as or "None"
-        why = _READ.get(kind, "DeepSpeed cannot read names from it")
+        why = _READ.get(kind, "DeepSpeed raises when it reads names from it")
         consequence: Consequence = "diverge" if kind in _READ else "crash"
         names = sorted(n.text for n in layer.listed)
         yield Found(
