@@ -74,17 +74,20 @@ def run(
     same_seed: bool = False,
     release: str | None = None,
     hash_seeds: Sequence[str] = (),
+    patched: bool = False,
+    module: dict[str, Any] | None = None,
 ) -> Run:
     """Train ``build(**arguments)`` of a file on ``stages * data_parallel`` processes.
 
     ``build`` may return a list of layers or be a PipelineModule subclass. ``release`` is a DeepSpeed other than the
-    installed one; ``hash_seeds`` gives each rank its PYTHONHASHSEED.
+    installed one; ``hash_seeds`` gives each rank its PYTHONHASHSEED; ``patched`` uses tiespec's PipelineModule, and
+    ``module`` holds further arguments of its constructor.
     """
     with tempfile.TemporaryDirectory() as folder:
         request = {
             "file": str(file), "build": build, "arguments": arguments or {}, "stages": stages, "partition": partition,
             "ds_config": {**DS_CONFIG, **(ds_config or {})}, "steps": steps, "resume": resume, "folder": folder,
-            "same_seed": same_seed,
+            "same_seed": same_seed, "patched": patched, "module": module or {},
         }  # fmt: skip
         ranks, port = range(stages * data_parallel), free_port()
         extra = [_environment(release, hash_seeds[rank : rank + 1]) for rank in ranks]
@@ -108,9 +111,13 @@ def free_port() -> int:
 
 def _environment(release: str | None, hash_seed: Sequence[str]) -> dict[str, str]:
     environment = dict(zip(("PYTHONHASHSEED",), hash_seed, strict=False))
+    environment["PYTHONPATH"] = str(WORKER.parent.parent)
     if release is not None:
         folder = installed(release)
-        environment |= {"PYTHONPATH": str(folder), "TORCH_EXTENSIONS_DIR": str(folder / "torch_extensions")}
+        environment |= {
+            "PYTHONPATH": f"{folder}{os.pathsep}{WORKER.parent.parent}",
+            "TORCH_EXTENSIONS_DIR": str(folder / "torch_extensions"),
+        }
     return environment
 
 

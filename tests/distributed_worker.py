@@ -42,11 +42,17 @@ def build(module: Any, seed: int) -> Any:
     for name in REQUEST["build"].split("."):
         made = getattr(made, name)
     arguments, stages, partition = REQUEST["arguments"], REQUEST["stages"], REQUEST["partition"]
+    cls = PipelineModule
+    if REQUEST["patched"]:
+        import tiespec
+
+        cls = tiespec.PipelineModule
+        made = tiespec.patched(made) if isinstance(made, type) and issubclass(made, PipelineModule) else made
     if isinstance(made, type) and issubclass(made, PipelineModule):
-        return made(num_stages=stages, partition_method=partition, **arguments)
+        return made(num_stages=stages, partition_method=partition, **arguments, **REQUEST["module"])
     layers = made(**arguments) if callable(made) and not isinstance(made, torch.nn.Module) else made
     loss_fn = getattr(module, "loss_fn", None)
-    return PipelineModule(layers=layers, num_stages=stages, loss_fn=loss_fn, partition_method=partition)
+    return cls(layers=layers, num_stages=stages, loss_fn=loss_fn, partition_method=partition, **REQUEST["module"])
 
 
 def start(module: Any, seed: int) -> tuple[Any, Any]:

@@ -14,8 +14,15 @@ if TYPE_CHECKING:
     from tiespec.errors import OutputError as OutputError
     from tiespec.errors import SpecError as SpecError
     from tiespec.errors import TargetError as TargetError
+    from tiespec.errors import TieError as TieError
+    from tiespec.errors import TieMismatchError as TieMismatchError
+    from tiespec.errors import TieOutOfSyncError as TieOutOfSyncError
     from tiespec.errors import TiespecError as TiespecError
+    from tiespec.errors import TieUnresolvedError as TieUnresolvedError
     from tiespec.errors import UsageError as UsageError
+    from tiespec.runtime.module import PipelineModule as PipelineModule
+    from tiespec.runtime.module import install as install
+    from tiespec.runtime.module import patched as patched
     from tiespec.spec import TieSpec as TieSpec
     from tiespec.spec import load as load
     from tiespec.ties import find_ties as find_ties
@@ -36,6 +43,13 @@ _HOME = {
     "SpecError": "tiespec.errors",
     "OutputError": "tiespec.errors",
     "GuestError": "tiespec.errors",
+    "TieError": "tiespec.errors",
+    "TieMismatchError": "tiespec.errors",
+    "TieUnresolvedError": "tiespec.errors",
+    "TieOutOfSyncError": "tiespec.errors",
+    "PipelineModule": "tiespec.runtime.module",
+    "patched": "tiespec.runtime.module",
+    "install": "tiespec.runtime.module",
 }
 
 __all__ = ["__version__", *sorted(_HOME)]

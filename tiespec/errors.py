@@ -5,7 +5,11 @@ TiespecError
 ├── TargetError    the user's file does not load, or does not build
 ├── SpecError      a spec file that cannot be read, or has no such key
 ├── OutputError    a file that cannot be written
-└── GuestError     the process that runs the user's code ended without an answer
+├── GuestError     the process that runs the user's code ended without an answer
+└── TieError       at run time, on every rank that holds the tie
+    ├── TieMismatchError    the ranks do not hold the same
+    ├── TieUnresolvedError  a name means no Parameter
+    └── TieOutOfSyncError   the copies of a tied tensor differ
 """
 
 from __future__ import annotations
@@ -53,3 +57,19 @@ class OutputError(TiespecError):
 
 class GuestError(TiespecError):
     """The process that runs the user's code ended without an answer."""
+
+
+class TieError(TiespecError):
+    """Raised by the patched PipelineModule, on every rank that holds the tie, never on one alone."""
+
+
+class TieMismatchError(TieError):
+    """The ranks do not hold the same parameters of a tie, or not the same layers."""
+
+
+class TieUnresolvedError(TieError):
+    """A name in ``tied_weight_attr`` means no Parameter of the layer."""
+
+
+class TieOutOfSyncError(TieError):
+    """The copies of a tied tensor differ."""

@@ -1,0 +1,123 @@
+"""The copies of a tie: which tensors a rank holds of it, in the order in which all ranks hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from tiespec.errors import TieMismatchError
+from tiespec.runtime.handshake import local_layers, read
+
+CHUNK = 1 << 22
+"""Elements that a digest looks at at once."""
+
+
+@dataclass
+class Copy:
+    """What one rank holds of a tie: tensors in the order in which all ranks hold them."""
+
+    key: str
+    stages: list[int]
+    names: list[str] = field(default_factory=list)
+    tensors: list[torch.Tensor] = field(default_factory=list)
+    group: Any = None
+    ranks: list[int] = field(default_factory=list)
+
+    def trainable(self) -> list[torch.Tensor]:
+        """The parameters whose gradients are reduced."""
+        return [t for t in self.tensors if t.requires_grad]
+
+
+def replace_parameter(module: nn.Module, old: Any, new: Any) -> None:
+    """Put another Parameter in place of one, under all names that it has in a module."""
+    for part in module.modules():
+        for name, parameter in list(part._parameters.items()):
+            if parameter is old:
+                part._parameters[name] = new
+
+
+def copies_of(here: Any, everyone: Sequence[Mapping[str, Any]]) -> list[Copy]:
+    """Every tie of the pipeline over more than one stage, sorted by key; with the tensors where this rank holds it."""
+    copies = []
+    for key in sorted({key for told in everyone for key in told["held"]}):
+        tellers = [told for told in everyone if key in told["held"]]
+        copy = Copy(key, sorted(told["stage"] for told in tellers))
+        if here.stage_id in copy.stages and len(tellers) > 1:
+            named = _tied_tensors(here, [told["held"][key] for told in tellers], copy.stages.index(here.stage_id), key)
+            copy.names, copy.tensors = [name for name, _ in named], [tensor for _, tensor in named]
+        if len(tellers) > 1:
+            copies.append(copy)
+    return copies + _parameter_copies(here)
+
+
+Named = list[tuple[str, torch.Tensor]]
+
+
+def _tied_tensors(here: Any, held: Sequence[Mapping[str, Any]], position: int, key: str) -> Named:
+    """All of the module where it is the same on every stage; else the listed parameters."""
+    module = next(m for name, m in here.tied_modules.items() if str(name) == key)
+    if any(other["layout"] != held[0]["layout"] for other in held):
+        return _listed(module, [other["listed"] for other in held], position, key)
+    buffers = [
+        (n, b) for n, b in module.named_buffers() if all(other["buffers"].get(n) == held[0]["buffers"].get(n) for other in held)
+    ]
+    return [*module.named_parameters(), *buffers]
+
+
+def _listed(module: nn.Module, lists: Sequence[Sequence[str]], position: int, key: str) -> Named:
+    """A name that repeats an earlier one on every stage is left out, so that its gradient is summed once."""
+    parameters, names = dict(module.named_parameters()), lists[position]
+    repeats = [[names.index(name) < i for i, name in enumerate(names)] for names in lists]
+    for i, here in enumerate(zip(*repeats, strict=True)):
+        if any(here) != all(here):
+            what = f'key "{key}": name {i} of the list repeats a Parameter on one stage and not on another'
+            raise TieMismatchError(what, "list every Parameter once")
+    return [(name, parameters[name]) for name, again in zip(names, repeats[position], strict=True) if not again]
+
+
+def _parameter_copies(here: Any) -> list[Copy]:
+    """The ties by parameter: between ordinary layers, which DeepSpeed does not know of."""
+    copies = []
+    for key, by_layer in here._parameter_ties:
+        copy = Copy(key, sorted({here.stage_owner(layer) for layer in by_layer}))
+        local = local_layers(here, by_layer)
+        for layer in local:
+            module, names = here.forward_funcs[layer - here._local_start], by_layer[layer]
+            if not copy.names:
+                copy.names, copy.tensors = names, [read(module, name) for name in names]
+            for name, tensor in zip(names, copy.tensors, strict=True):  # one object in a stage, also where built apart
+                replace_parameter(module, read(module, name), tensor)
+        if len(copy.stages) > 1:
+            copies.append(copy)
+    return copies
+
+
+def make_group(here: Any, stages: Iterable[int]) -> tuple[Any, list[int]]:
+    """A process group for each data and tensor coordinate, made on all ranks in one order; the one of this rank."""
+    mine: tuple[Any, list[int]] = (None, [])
+    slices = here._grid.get_slice_parallel_world_size()
+    for data in range(here._grid.data_parallel_size):
+        for model in range(slices):
+            where = {"data": data, "model": model} if slices > 1 else {"data": data}
+            ranks = [here._grid.stage_to_global(stage_id=stage, **where) for stage in sorted(stages)]
+            group = dist.new_group(ranks=ranks)
+            if here.global_rank in ranks:
+                mine = (group, ranks)
+    return mine
+
+
+def digest(tensor: torch.Tensor) -> torch.Tensor:
+    """Two 64-bit sums over the bytes, one of them weighted by position, computed where the tensor is."""
+    flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
+    total = torch.zeros(2, dtype=torch.int64, device=tensor.device)
+    for start in range(0, flat.numel(), CHUNK):
+        part = flat[start : start + CHUNK].to(torch.int64)
+        place = torch.arange(start, start + part.numel(), device=tensor.device, dtype=torch.int64)
+        total[0] += part.sum()
+        total[1] += (part * (place * 2654435761 + 97)).sum()
+    return total

@@ -1,0 +1,157 @@
+"""What the ranks tell each other about their ties before the first collective, and what a difference is called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from deepspeed.pipe import TiedLayerSpec
+from torch import nn
+
+from tiespec.errors import TieMismatchError, TieUnresolvedError
+
+
+def names_of(spec: TiedLayerSpec) -> list[str]:
+    """The names of a spec, read once: a generator is empty afterwards, a set has no order."""
+    names = spec.tied_weight_attr
+    if not isinstance(names, list):
+        listed = [names] if isinstance(names, str) else [] if names is None else list(names)
+        names = spec.tied_weight_attr = sorted(listed) if isinstance(names, (set, frozenset)) else listed
+    return list(names)
+
+
+def read(module: Any, name: str) -> Any:
+    """A dotted name; stock reads dots since 0.16.6."""
+    for part in name.split("."):
+        module = getattr(module, part)
+    return module
+
+
+def layout(module: nn.Module) -> list[tuple[str, tuple[int, ...]]]:
+    """Names and shapes of a module's parameters."""
+    return [(name, tuple(p.shape)) for name, p in module.named_parameters()]
+
+
+def tell(here: Any) -> dict[str, Any]:
+    """What a rank tells the others: all keys and lists as it knows them, and what it holds."""
+    specs = [
+        (str(spec.key), index, names_of(spec), f"{spec.typename.__module__}.{spec.typename.__qualname__}")
+        for index, spec in enumerate(here._layer_specs)
+        if isinstance(spec, TiedLayerSpec)
+    ]
+    local = here._layer_specs[here._local_start : here._local_stop]
+    owners = {str(spec.key): spec for spec in reversed(local) if isinstance(spec, TiedLayerSpec)}
+    held = {str(key): _described(module, names_of(owners[str(key)])) for key, module in here.tied_modules.items()}
+    told = {"rank": here.global_rank, "stage": here.stage_id, "specs": specs, "ties": here._parameter_ties}
+    return {**told, "held": held, "tied": {key: _tied(here, by_layer) for key, by_layer in here._parameter_ties}}
+
+
+def local_layers(here: Any, by_layer: Mapping[int, Sequence[str]]) -> list[int]:
+    """The layers of a tie by parameter that are in this rank's stage."""
+    return [layer for layer in sorted(by_layer) if here.stage_owner(layer) == here.stage_id]
+
+
+def _tied(here: Any, by_layer: Mapping[int, Sequence[str]]) -> list[Any]:
+    for layer in local_layers(here, by_layer)[:1]:
+        module = here.forward_funcs[layer - here._local_start]
+        return [_tensor(read(module, name)) for name in by_layer[layer]]
+    return []
+
+
+def _tensor(tensor: Any) -> tuple[tuple[int, ...], str, bool]:
+    return tuple(tensor.shape), str(tensor.dtype), bool(tensor.requires_grad)
+
+
+def _described(module: nn.Module, names: Sequence[str]) -> dict[str, Any]:
+    paths = {id(p): name for name, p in module.named_parameters()}
+    listed, wrong = [], None
+    for name in names:
+        try:
+            path = paths[id(read(module, name))]
+        except AttributeError as error:
+            wrong = wrong or f'"{name}" does not resolve: {error}'
+        except KeyError:
+            wrong = wrong or f'"{name}" is no Parameter of {type(module).__name__}'
+        else:
+            listed.append(path)
+    return {
+        "class": type(module).__name__,
+        "layout": layout(module),
+        "parameters": {n: _tensor(p) for n, p in module.named_parameters()},
+        "buffers": {n: _tensor(b) for n, b in module.named_buffers()},
+        "listed": listed,
+        "sparse": [n for n, m in module.named_modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag)) and m.sparse],
+        "wrong": wrong,
+    }
+
+
+def compare(everyone: Sequence[Mapping[str, Any]]) -> None:
+    """Every rank has the same data and comes to the same error.
+
+    Raises:
+        TieMismatchError, TieUnresolvedError: they name rank, key, layer and name of the first difference.
+    """
+    for other in everyone[1:]:
+        for what in ("specs", "ties"):
+            _compare_lists(everyone[0], other, what)
+        for key, tensors in other["tied"].items():
+            mine = everyone[0]["tied"][key]
+            if tensors and mine and tensors != mine:
+                _differ(f'tie "{key}"', everyone[0], _said_all(mine), other, _said_all(tensors))
+    for key in sorted({key for told in everyone for key in told["held"]}):
+        _compare_key(key, [told for told in everyone if key in told["held"]])
+
+
+def _compare_lists(first: Mapping[str, Any], other: Mapping[str, Any], what: str) -> None:
+    for a, b in zip(first[what], other[what], strict=False):
+        if a != b:
+            _differ("the layers", first, _said(a), other, _said(b))
+    if len(first[what]) != len(other[what]):
+        _differ("the layers", first, f"{len(first[what])} tied layers", other, f"{len(other[what])}")
+
+
+def _differ(what: str, first: Mapping[str, Any], mine: str, other: Mapping[str, Any], theirs: str) -> NoReturn:
+    message = f"{what} differ: rank {first['rank']} has {mine}, rank {other['rank']} has {theirs}"
+    raise TieMismatchError(message, "build the same layers, with the same sizes, on every rank")
+
+
+def _said(entry: Sequence[Any]) -> str:
+    if len(entry) == 4:
+        return f'key "{entry[0]}" at layer {entry[1]} ({entry[3]}) with the names {entry[2]}'
+    return f'tie "{entry[0]}" of {entry[1]}'
+
+
+def _said_all(tensors: Sequence[Any]) -> str:
+    return ", ".join(_said_tensor(t) for t in tensors)
+
+
+def _said_tensor(entry: Sequence[Any]) -> str:
+    return f"{entry[1]} {list(entry[0])}{'' if entry[2] else ' (frozen)'}"
+
+
+def _compare_key(key: str, tellers: Sequence[Mapping[str, Any]]) -> None:
+    for told in tellers:
+        held = told["held"][key]
+        if held["wrong"]:
+            what = f'key "{key}" on rank {told["rank"]}: {held["wrong"]}'
+            raise TieUnresolvedError(what, "name Parameters of the layer in tied_weight_attr")
+        if held["sparse"]:
+            what = f'key "{key}": the gradients of {held["sparse"][0]} are sparse, and are not reduced between stages'
+            raise TieMismatchError(what, "build it with sparse=False")
+    for told in tellers[1:]:
+        _compare_held(key, tellers[0], told)
+
+
+def _compare_held(key: str, first: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+    a, b = first["held"][key], other["held"][key]
+    what = f'the copies of key "{key}"'
+    if a["layout"] == b["layout"]:
+        pairs = [(name, name) for name in a["parameters"]]
+    elif len(a["listed"]) == len(b["listed"]):
+        pairs = list(zip(a["listed"], b["listed"], strict=True))
+    else:
+        _differ(what, first, f"{a['class']} with {a['listed']}", other, f"{b['class']} with {b['listed']}")
+    for mine, theirs in pairs:
+        one, two = a["parameters"][mine], b["parameters"][theirs]
+        if one != two:
+            _differ(what, first, f'"{mine}" {_said_tensor(one)}', other, f'"{theirs}" {_said_tensor(two)}')

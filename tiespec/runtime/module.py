@@ -1,0 +1,294 @@
+"""A PipelineModule whose ties hold. Needs torch and DeepSpeed (0.14.5 or newer) and nothing else of tiespec.
+
+``TiedPipeline`` is a mixin before ``deepspeed.pipe.PipelineModule`` or a subclass of it. It calls the stock methods and
+changes only what they get wrong; each override names the fault. Two ideas carry it:
+
+- Before the first collective of a tie, the ranks of a pipeline tell each other what they hold. A difference is the same
+  error on every rank.
+- ``_Touch`` gives every tied parameter a gradient of zeros in the stage's backward pass. Then no rank is without a
+  gradient, and the stock reduction is right in every precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from deepspeed.pipe import PipelineModule as _StockPipelineModule
+from deepspeed.pipe import TiedLayerSpec
+from torch import nn
+
+from tiespec.errors import TieOutOfSyncError
+from tiespec.runtime.copies import Copy, copies_of, digest, make_group, replace_parameter
+from tiespec.runtime.handshake import compare, layout, names_of, read, tell
+
+
+class _Touch(torch.autograd.Function):
+    """The output as it is; in the backward pass, a gradient of zeros for every parameter."""
+
+    @staticmethod
+    def forward(context: Any, output: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
+        context.save_for_backward(*parameters)
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (gradient, *(torch.zeros_like(p) for p in context.saved_tensors))
+
+
+_touch: Callable[..., torch.Tensor] = _Touch.apply
+
+
+def _touched(output: Any, parameters: Sequence[torch.Tensor]) -> Any:
+    """Touch the first floating-point tensor of a layer's output."""
+    live = [p for p in parameters if p.requires_grad]
+    if not live or not torch.is_grad_enabled():
+        return output
+    if isinstance(output, torch.Tensor):
+        return _touch(output, *live) if output.is_floating_point() else output
+    if isinstance(output, (tuple, list)):
+        parts = list(output)
+        for i, part in enumerate(parts):
+            if isinstance(part, torch.Tensor) and part.is_floating_point():
+                parts[i] = _touch(part, *live)
+                break
+        return type(output)(parts)
+    return output
+
+
+class _Bound:
+    """A module behind its ``forward_fn``. Stock uses a ``functools.partial``, which has no state to save."""
+
+    def __init__(self, module: nn.Module, function: Callable[..., Any]) -> None:
+        self.module, self.function = module, function
+        self.touch: list[torch.Tensor] = []
+        self.has_file = True
+
+    def __call__(self, inputs: Any) -> Any:
+        return _touched(self.function(self.module, inputs), self.touch)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module.state_dict(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        # load_state_dir asks hasattr(layer, "load_state_dict"): a checkpoint of stock DeepSpeed has no file for this layer
+        if name == "load_state_dict" and self.__dict__.get("has_file", True):
+            return self.module.load_state_dict
+        raise AttributeError(name)
+
+
+def _stock(self: Any, name: str) -> Callable[..., Any]:
+    """The method after the mixin's: of the user's class, or of DeepSpeed's (also when ``install()`` has replaced it)."""
+    mro = type(self).__mro__
+    if TiedPipeline not in mro:  # install() has put the mixin's methods into DeepSpeed's class itself
+        return _ORIGINAL[name].__get__(self)  # type: ignore[no-any-return]
+    for cls in mro[mro.index(TiedPipeline) + 1 :]:
+        found = cls.__dict__.get(name)
+        if found is not None:
+            return (_ORIGINAL[name] if found is TiedPipeline.__dict__[name] else found).__get__(self)  # type: ignore[no-any-return]
+    raise AttributeError(name)
+
+
+class TiedPipeline:
+    """Mixin: ``class Pipe(TiedPipeline, PipelineModule)``. See ``PipelineModule`` below for the arguments it adds."""
+
+    def __init__(self, *args: Any, ties: Any = (), check_every: int = 0, **kwargs: Any) -> None:
+        self._parameter_ties = _ties_of(ties)
+        self._check_every, self._reductions = check_every, 0
+        self._copies: list[Copy] = []
+        _stock(self, "__init__")(*args, **kwargs)
+
+    def _build(self) -> None:
+        """Stock (all releases) runs the first class of a key in a stage for all, and hides modules in partials."""
+        _stock(self, "_build")()
+        here: Any = self
+        owners: dict[Any, tuple[nn.Module, TiedLayerSpec]] = {}
+        for local, spec in enumerate(here._layer_specs[here._local_start : here._local_stop]):
+            if not isinstance(spec, TiedLayerSpec):
+                continue
+            module, owner = owners.setdefault(spec.key, (here.tied_modules[spec.key], spec))
+            if not _same_recipe(spec, owner):
+                module = _own_module(here, here._local_start + local, spec, module, owner)
+            here.forward_funcs[local] = module if spec.forward_fn is None else _Bound(module, spec.forward_fn)
+
+    def _index_tied_modules(self) -> dict[str, Any]:
+        """Stock (before 0.16.6) walks over a set of keys, and (all releases) trusts that all ranks hold the same."""
+        here: Any = self
+        if here._topo.get_dim("pipe") == 1:
+            return {}
+        told = tell(here)
+        everyone: list[Any] = [None] * dist.get_world_size(here._grid.get_pipe_parallel_group())
+        dist.all_gather_object(everyone, told, group=here._grid.get_pipe_parallel_group())
+        compare(everyone)
+        self._copies = copies_of(here, everyone)
+        comms = {}
+        for copy in self._copies:
+            copy.group, copy.ranks = make_group(here, copy.stages)
+            if here.stage_id in copy.stages:
+                comms[copy.key] = _comm(here, copy)
+        self._copies = [copy for copy in self._copies if here.stage_id in copy.stages]
+        _touch_all(here, self._copies)
+        return comms
+
+    def _synchronize_tied_weights(self) -> None:
+        """Stock broadcasts the listed names; here it is every parameter and buffer of the tie."""
+        for copy in self._copies:
+            for tensor in copy.tensors:
+                tensor.data = tensor.data.contiguous()  # a collective refuses a view with gaps
+                dist.broadcast(tensor.data, src=copy.ranks[0], group=copy.group)
+
+    def get_tied_weights_and_groups(self) -> list[tuple[torch.Tensor, Any]]:
+        """Stock lists a Parameter once for each of its names, and frozen ones; the engine calls this once a step."""
+        if self._check_every and self._reductions % self._check_every == 0:
+            self.assert_ties_in_sync()
+        self._reductions += 1
+        return [(tensor, copy.group) for copy in self._copies for tensor in copy.trainable()]
+
+    def allreduce_tied_weight_gradients(self) -> None:
+        """The same as the engine does in a step."""
+        for weight, group in self.get_tied_weights_and_groups():
+            if weight.grad is not None:
+                dist.all_reduce(weight.grad, group=group)
+
+    def load_state_dir(self, load_dir: str, *args: Any, **kwargs: Any) -> None:
+        """A checkpoint that stock DeepSpeed wrote has no file for a layer behind a ``forward_fn``."""
+        here: Any = self
+        for local, function in enumerate(here.forward_funcs):
+            if isinstance(function, _Bound):
+                function.has_file = bool(here.ckpt_layer_path_list(load_dir, local))
+        _stock(self, "load_state_dir")(load_dir, *args, **kwargs)
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Stock would put a compiled function, without a state, in place of a layer behind a ``forward_fn``."""
+        here: Any = self
+        bound = {i: f for i, f in enumerate(here.forward_funcs) if isinstance(f, _Bound)}
+        _stock(self, "compile")(*args, **kwargs)
+        for i, function in bound.items():
+            function.function = torch.compile(function.function, *args, **kwargs)
+            here.forward_funcs[i] = function
+
+    def assert_ties_in_sync(self) -> None:
+        """Compare a digest of every tied tensor on all ranks that hold it.
+
+        Raises:
+            TieOutOfSyncError: on every rank of the tie, naming the tensor and the ranks that differ from the first.
+        """
+        for copy in self._copies:
+            mine = torch.stack([digest(tensor) for tensor in copy.tensors])
+            everyone = [torch.empty_like(mine) for _ in copy.ranks]
+            dist.all_gather(everyone, mine, group=copy.group)
+            for i, name in enumerate(copy.names):
+                ranks = zip(copy.ranks, everyone, strict=True)
+                differ = [str(rank) for rank, digests in ranks if not torch.equal(digests[i], everyone[0][i])]
+                if differ:
+                    what = f'"{name}" of tie "{copy.key}" on rank {", ".join(differ)} differs from rank {copy.ranks[0]}'
+                    raise TieOutOfSyncError(what, "something wrote to one copy alone: load weights on every rank alike")
+
+    @property
+    def universal_checkpoint_info(self) -> dict[str, Any]:
+        """What DeepSpeed's universal checkpoints must know: which parameters are copies."""
+        import re
+
+        patterns = [rf".*{re.escape(name)}$" for copy in self._copies for name in copy.names]
+        return {"universal_checkpoint_version": 0.2, "pipeline_replicated_parameter_patterns": patterns}
+
+
+_OVERRIDES = (
+    "__init__", "_build", "_index_tied_modules", "_synchronize_tied_weights", "get_tied_weights_and_groups",
+    "allreduce_tied_weight_gradients", "load_state_dir", "compile",
+)  # fmt: skip
+_ORIGINAL = {name: _StockPipelineModule.__dict__[name] for name in _OVERRIDES if name in _StockPipelineModule.__dict__}
+
+
+class PipelineModule(TiedPipeline, _StockPipelineModule):  # type: ignore[misc]
+    """A drop-in for ``deepspeed.pipe.PipelineModule``: the same arguments, and
+
+    Args:
+        ties (Sequence[Mapping] | TieSpec): ties by parameter between ordinary layers: a spec with ``proposals``, or
+            mappings with ``key`` and ``by_layer`` (layer -> names, in the same order).
+        check_every (int): compare the copies every so many steps; 0 for never.
+
+    Raises:
+        TieMismatchError: the ranks do not hold the same; on every rank.
+        TieUnresolvedError: a name means no Parameter; on every rank.
+    """
+
+
+def patched(cls: type) -> type:
+    """A subclass of a PipelineModule subclass whose ties hold; its constructor takes ``ties`` and ``check_every`` too."""
+    if issubclass(cls, TiedPipeline):
+        return cls
+    return type(cls.__name__, (TiedPipeline, cls), {"__module__": cls.__module__, "__doc__": cls.__doc__})
+
+
+def install() -> None:
+    """Patch ``deepspeed.pipe.PipelineModule`` in place, for frameworks whose class cannot be changed."""
+    for name, value in vars(TiedPipeline).items():
+        if callable(value) or isinstance(value, property):
+            setattr(_StockPipelineModule, name, value)
+
+
+def _ties_of(ties: Any) -> list[tuple[str, dict[int, list[str]]]]:
+    entries = getattr(ties, "proposals", ties) or ()
+    found = []
+    for entry in entries:
+        tie: Mapping[str, Any] = entry if isinstance(entry, Mapping) else vars(entry)
+        found.append((str(tie["key"]), {int(layer): list(names) for layer, names in tie["by_layer"].items()}))
+    return sorted(found)
+
+
+def _same_recipe(a: TiedLayerSpec, b: TiedLayerSpec) -> bool:
+    if a is b:
+        return True
+    try:
+        return bool(
+            a.typename is b.typename
+            and a.module_args == b.module_args
+            and a.module_kwargs == b.module_kwargs
+            and (a.forward_fn is not None or names_of(a) == names_of(b))
+        )
+    except (TypeError, ValueError, RuntimeError):  # tensors and arrays have no single answer
+        return False
+
+
+def _own_module(here: Any, index: int, spec: TiedLayerSpec, shared: nn.Module, owner: TiedLayerSpec) -> nn.Module:
+    """The layer's own module, with the tied Parameters of the one that is already there."""
+    if here.seed_layers and here.seed_fn is not None:
+        here.seed_fn(here.base_seed + index)
+    module: nn.Module = spec.build()
+    same = layout(module) == layout(shared)
+    names = [n for n, _ in module.named_parameters()] if same else names_of(spec)
+    sources = names if same else names_of(owner)
+    for name, source in zip(names, sources, strict=True):
+        replace_parameter(module, read(module, name), read(shared, source))
+    here.add_module(str(index), module)
+    return module
+
+
+def _comm(here: Any, copy: Copy) -> dict[str, Any]:
+    """An entry of ``tied_comms``, as the engine reads it; stock marks also what is not tied as a copy."""
+    holder = nn.Module()
+    for i, tensor in enumerate(copy.tensors):
+        if isinstance(tensor, nn.Parameter):
+            holder.register_parameter(str(i), tensor)
+            tensor.ds_pipe_replicated = here.global_rank != copy.ranks[0]  # type: ignore[attr-defined]
+    return {"ranks": copy.ranks, "group": copy.group, "weight_attr": list(holder._parameters), "module": holder}
+
+
+def _touch_all(here: Any, copies: Sequence[Copy]) -> None:
+    """Every tied parameter of a stage gets a gradient where the last layer that holds it is run."""
+    for copy in copies:
+        held = {id(t) for t in copy.tensors}
+        last = max(i for i, f in enumerate(here.forward_funcs) if held & {id(p) for p in _parameters(f)})
+        function, tensors = here.forward_funcs[last], copy.tensors
+        if isinstance(function, _Bound):
+            function.touch.extend(tensors)
+        else:
+            function.register_forward_hook(lambda module, inputs, output, tensors=tensors: _touched(output, tensors))
+
+
+def _parameters(function: Any) -> Iterator[nn.Parameter]:
+    module = function.module if isinstance(function, _Bound) else function
+    return module.parameters() if isinstance(module, nn.Module) else iter(())
