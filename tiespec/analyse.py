@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 from tiespec.capture import Captured, LiveLayer, capture
 from tiespec.elsewhere import Device
@@ -28,11 +28,13 @@ class Analysis:
         pipeline (Pipeline): its layers.
         usage (Usage): which parameter gets a gradient at which layer.
         live (Sequence[LiveLayer]): the layers as they were built.
+        kind: layers, an instance of a PipelineModule subclass, or of DeepSpeed's own class.
     """
 
     pipeline: Pipeline
     usage: Usage
     live: Sequence[LiveLayer] = field(default=(), repr=False)
+    kind: Literal["layers", "subclass", "factory"] = "layers"
 
 
 def analyse_target(
@@ -76,7 +78,13 @@ def _analyse(loaded: Loaded, given: Sequence[str], owned: bool, progress: Progre
     usage = find_usage(captured.live, loaded.namespace, captured.loss_fn, given, "meta", owned)
     if usage.used is None and usage.source != "none":
         usage = _on_cpu(loaded, given, owned, progress, captured.pipeline, usage)
-    return Analysis(captured.pipeline, usage, captured.live)
+    return Analysis(captured.pipeline, usage, captured.live, _kind(loaded))
+
+
+def _kind(loaded: Loaded) -> Literal["layers", "subclass", "factory"]:
+    if loaded.record is None:
+        return "layers"
+    return "factory" if loaded.record.owner.__module__.startswith("deepspeed.") else "subclass"
 
 
 def _capture(loaded: Loaded, device: Device, progress: Progress) -> Captured:

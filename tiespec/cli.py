@@ -190,6 +190,38 @@ def _codes(text: str) -> list[str]:
 
 
 @app.command()
+def patch(
+    target: TARGET,
+    output: Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="Write to FILE.")] = None,
+    standalone: Annotated[
+        bool, typer.Option("--standalone", help="Put the runtime into the file: no tiespec on the cluster.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite FILE even if tiespec did not write it.")] = False,
+    input: INPUT = [],
+    setup: SETUP = None,
+    timeout: TIMEOUT = 120.0,
+    debug: DEBUG = False,
+) -> None:
+    """Write a Python module that builds the target with a PipelineModule whose ties hold."""
+    from tiespec.expression import parse_target
+    from tiespec.files import write_text
+    from tiespec.patch import Patch, is_patch, patch_source
+    from tiespec.session import do, print_report
+    from tiespec.spec import TieSpec
+
+    if parse_target(target).kind == "hf":
+        raise UsageError("a transformers config is no sequence of layers", "name a function that gives the layers of the model")
+    result = do("patch", {"target": target, "setup": setup, "input": input}, timeout, debug)
+    spec = TieSpec.model_validate(result["spec"])
+    text = patch_source(Patch(spec, result["kind"], spec.target, output, standalone))
+    if output is not None:
+        write_text(output, text, is_patch, force)
+        sys.stderr.write(f"wrote {output}\n")
+    elif not print_report(text):
+        raise typer.Exit(COULD_NOT)
+
+
+@app.command()
 def rule(
     code: Annotated[str | None, typer.Argument(metavar="[CODE]", help="Such as TIE401; all of them when left out.")] = None,
 ) -> None:

@@ -43,4 +43,23 @@ def check_job(options: Options, progress: Progress) -> dict[str, Any]:
     return report.model_dump()
 
 
-JOBS: dict[str, Callable[[Options, Progress], dict[str, Any]]] = {"generate": generate_job, "check": check_job}
+def patch_job(options: Options, progress: Progress) -> dict[str, Any]:
+    """``tiespec patch``: the spec, and what kind of thing the target is."""
+    from tiespec.analyse import analyse_target
+    from tiespec.choices import Filters
+    from tiespec.errors import TargetError
+    from tiespec.generation import generate_spec
+
+    analysis = analyse_target(options["target"], options["setup"], options["input"], progress)
+    if analysis.pipeline.plain:
+        what = f"{analysis.pipeline.target} is one module, not a sequence of layers: there is no pipeline to patch"
+        raise TargetError(what, "name a list of layers, an nn.Sequential, a PipelineModule, or a function that gives one")
+    spec = generate_spec(analysis.pipeline, analysis.usage, Filters()).spec
+    return {"spec": spec.model_dump(), "kind": analysis.kind}
+
+
+JOBS: dict[str, Callable[[Options, Progress], dict[str, Any]]] = {
+    "generate": generate_job,
+    "check": check_job,
+    "patch": patch_job,
+}
