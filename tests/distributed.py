@@ -76,12 +76,14 @@ def run(
     hash_seeds: Sequence[str] = (),
     patched: bool = False,
     module: dict[str, Any] | None = None,
+    patience: float = STEP_SECONDS,
 ) -> Run:
     """Train ``build(**arguments)`` of a file on ``stages * data_parallel`` processes.
 
     ``build`` may return a list of layers or be a PipelineModule subclass. ``release`` is a DeepSpeed other than the
     installed one; ``hash_seeds`` gives each rank its PYTHONHASHSEED; ``patched`` uses tiespec's PipelineModule, and
-    ``module`` holds further arguments of its constructor.
+    ``module`` holds further arguments of its constructor. Without news for ``patience`` seconds the run hangs; an
+    optimizer that DeepSpeed compiles first needs more.
     """
     with tempfile.TemporaryDirectory() as folder:
         request = {
@@ -93,7 +95,7 @@ def run(
         extra = [_environment(release, hash_seeds[rank : rank + 1]) for rank in ranks]
         processes = [_start(request, rank, len(ranks), port, extra[rank]) for rank in ranks]
         try:
-            finished = _wait(processes, Path(folder))
+            finished = _wait(processes, Path(folder), patience)
         finally:
             for process in processes:
                 _kill(process)
@@ -175,7 +177,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _wait(processes: list[subprocess.Popen[bytes]], folder: Path) -> bool:
+def _wait(processes: list[subprocess.Popen[bytes]], folder: Path, patience: float) -> bool:
     """True when every rank ended by itself or one has failed; False when there was no news in time."""
     news, since, limit = -1, time.monotonic(), BUILD_SECONDS
     while any(process.poll() is None for process in processes):
@@ -184,7 +186,7 @@ def _wait(processes: list[subprocess.Popen[bytes]], folder: Path) -> bool:
             return True  # the others wait for a peer that is gone
         if sum(map(len, reports)) != news:
             news, since = sum(map(len, reports)), time.monotonic()
-            limit = STEP_SECONDS if all(reports) else BUILD_SECONDS
+            limit = patience if all(reports) else BUILD_SECONDS
         if time.monotonic() - since > limit:
             return False
         time.sleep(0.05)

@@ -175,12 +175,7 @@ def test_full_precision(source: str, interval: int, write: Write) -> None:
     trains_right(run(file, "layers", steps=STEPS, resume=True, patched=True, module=module), file, "layers")
 
 
-CONFIGS = {
-    "fp32 zero1": ZERO1,
-    "bf16": BF16,
-    "bf16 zero1": {**ZERO1, **BF16},
-    "bf16 zero1 fp32 accumulation": {**ZERO1, **BF16, "data_types": {"grad_accum_dtype": "fp32"}},
-}
+CONFIGS = {"fp32 zero1": ZERO1, "bf16 zero1": {**ZERO1, **BF16}}
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -188,7 +183,7 @@ CONFIGS = {
 def test_precisions(config: str, source: str, write: Write) -> None:
     """The copies are equal bit for bit, the loss falls, and everything comes back."""
     file = Path(write(PARTS + source))
-    seen = run(file, "layers", ds_config=CONFIGS[config], steps=STEPS, resume=True, patched=True)
+    seen = run(file, "layers", ds_config=CONFIGS[config], steps=STEPS, resume=True, patched=True, patience=90)
     assert seen.outcome == "ok", f"{seen.errors}\n{seen.output[-3000:]}"
     assert seen.losses[-1] < seen.losses[0]
     for path in ("word.weight", "scale"):
