@@ -208,14 +208,14 @@ def test_a_use_by_chance_is_no_certain_use() -> None:
             self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.b(self.a(x)) if random.random() < 0.8 else self.a(x)
+            return self.b(self.a(x)) if random.random() < 0.5 else self.a(x)  # 0.84 with seed 0, 0.13 with seed 1
 
     layers = [Dropped()] + [nn.Linear(4, 4)] * 2
     first, second = (analyse_object(layers, "test", ("float32[2,4]",)).usage for _ in range(2))
     assert first == second
     assert first.used is not None
-    if "b.weight" not in first.used[0]:
-        assert any("one of two runs only" in note for note in first.notes)
+    assert first.used[0] == {"a.weight", "a.bias"}
+    assert any(note.startswith("b.bias of layer 0 gets a gradient in one of two runs only") for note in first.notes)
 
 
 def test_a_loss_that_does_not_run_is_noted(write: Write) -> None:
@@ -239,3 +239,17 @@ def test_what_a_model_changes_and_reaches_is_seen() -> None:
         (2, None, (4,)),
         (3, (0, "weight"), (5, 4)),
     }
+
+
+def test_a_loss_that_refuses_meta_is_run_for_real(write: Write) -> None:
+    """The second output is used by the loss alone, which looks at a value."""
+    source = HEAD + (
+        "class Heads(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)\n"
+        "    def forward(self, x):\n        return self.a(x), self.b(x)\n"
+        "layers = lambda: [LayerSpec(Heads)]\n"
+        "def loss_fn(outputs, labels):\n    return outputs[0].sum() if labels.sum().item() > 1 else outputs[1].sum()\n"
+        "def example_inputs():\n    return torch.ones(2, 4), torch.ones(2)\n"
+    )
+    usage = analyse_target(f"{write(source)}:layers").usage
+    assert usage.used == (frozenset({"a.weight", "a.bias"}),)
+    assert any("real tensors on the CPU" in note for note in usage.notes)

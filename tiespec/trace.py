@@ -231,6 +231,8 @@ def _loss_gradients(
         with _gradients_kept(loss) as reached:
             loss.sum().backward()
     except Exception as error:  # the user's function raises whatever it likes; the layers can be traced without it
+        if any(t.is_meta for t in tensors):  # it may refuse meta tensors only: real ones are tried next
+            raise
         note = f"loss_fn does not run, so the sum of the outputs was taken in its place: {_reason(error)}"
         return [torch.ones_like(t) if t.requires_grad else None for t in tensors], (note,), []
     return [t.grad for t in _tensors(leaf)], (), reached
