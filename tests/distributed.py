@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -18,6 +16,8 @@ from typing import Any
 
 import torch
 
+from tests.processes import alive, forked, fresh, kill
+
 RELEASES = Path(__file__).parent.parent / ".releases"
 WORKER = Path(__file__).with_name("distributed_worker.py")
 DS_CONFIG = {
@@ -28,8 +28,10 @@ DS_CONFIG = {
 }
 BUILD_SECONDS = 120.0
 """Until every rank has joined the process group; the first run of a machine compiles DeepSpeed's extension."""
-STEP_SECONDS = 10.0
+STEP_SECONDS = 6.0
 """Without news from any rank after that, the run hangs."""
+GRACE_SECONDS = 2.0
+"""What the other ranks have to report their own error, after the first one."""
 
 
 @dataclass
@@ -71,6 +73,8 @@ def run(
     ds_config: dict[str, Any] | None = None,
     steps: int = 2,
     resume: bool = False,
+    load: dict[str, Any] | None = None,
+    compile_backend: str = "",
     same_seed: bool = False,
     release: str | None = None,
     hash_seeds: Sequence[str] = (),
@@ -81,26 +85,28 @@ def run(
     """Train ``build(**arguments)`` of a file on ``stages * data_parallel`` processes.
 
     ``build`` may return a list of layers or be a PipelineModule subclass. ``release`` is a DeepSpeed other than the
-    installed one; ``hash_seeds`` gives each rank its PYTHONHASHSEED; ``patched`` uses tiespec's PipelineModule, and
+    installed one; ``load`` holds further arguments of ``load_checkpoint``; ``hash_seeds`` gives each rank its PYTHONHASHSEED; ``patched`` uses tiespec's PipelineModule, and
     ``module`` holds further arguments of its constructor. Without news for ``patience`` seconds the run hangs; an
     optimizer that DeepSpeed compiles first needs more.
     """
     with tempfile.TemporaryDirectory() as folder:
         request = {
             "file": str(file), "build": build, "arguments": arguments or {}, "stages": stages, "partition": partition,
-            "ds_config": {**DS_CONFIG, **(ds_config or {})}, "steps": steps, "resume": resume, "folder": folder,
+            "ds_config": {**DS_CONFIG, **(ds_config or {})}, "steps": steps, "resume": resume, "load": load or {}, "folder": folder,
             "same_seed": same_seed, "patched": patched, "module": module or {},
+            "compile_backend": compile_backend,
         }  # fmt: skip
         ranks, port = range(stages * data_parallel), free_port()
         extra = [_environment(release, hash_seeds[rank : rank + 1]) for rank in ranks]
-        processes = [_start(request, rank, len(ranks), port, extra[rank]) for rank in ranks]
+        processes: list[int] = []
         try:
+            processes += [_start(request, rank, len(ranks), port, extra[rank]) for rank in ranks]
             finished = _wait(processes, Path(folder), patience)
         finally:
             for process in processes:
-                _kill(process)
+                kill(process)
         seen = _read(Path(folder), finished, len(ranks))
-        seen.processes = [process.pid for process in processes]
+        seen.processes = processes
         return seen
 
 
@@ -119,6 +125,7 @@ def _environment(release: str | None, hash_seed: Sequence[str]) -> dict[str, str
         environment |= {
             "PYTHONPATH": f"{folder}{os.pathsep}{WORKER.parent.parent}",
             "TORCH_EXTENSIONS_DIR": str(folder / "torch_extensions"),
+            "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1",  # before 0.16 DeepSpeed did not ask torch 2.6 for its own classes
         }
     return environment
 
@@ -155,35 +162,24 @@ def order_differs(names: Sequence[str]) -> list[str]:
     raise AssertionError(f"{names} were walked in one order under fifty seeds")
 
 
-def _start(request: dict[str, Any], rank: int, world_size: int, port: int, extra: dict[str, str]) -> subprocess.Popen[bytes]:
-    environment = {
-        **os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size),
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", **extra,
-    }  # fmt: skip
-    with open(Path(request["folder"]) / f"output{rank}", "wb") as output:
-        return subprocess.Popen(
-            [sys.executable, str(WORKER), json.dumps(request)],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,
-        )
+def _start(request: dict[str, Any], rank: int, world_size: int, port: int, extra: dict[str, str]) -> int:
+    """Start a rank, in a session of its own; its process id. Only a hash seed wants an interpreter of its own."""
+    place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
+    environment = {**place, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **extra}
+    output = Path(request["folder"]) / f"output{rank}"
+    if "PYTHONHASHSEED" in extra:
+        return fresh([sys.executable, str(WORKER), json.dumps(request)], environment, output)
+    return forked(request, environment, output)
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def _wait(processes: list[subprocess.Popen[bytes]], folder: Path, patience: float) -> bool:
+def _wait(processes: list[int], folder: Path, patience: float) -> bool:
     """True when every rank ended by itself or one has failed; False when there was no news in time."""
-    news, since, limit = -1, time.monotonic(), BUILD_SECONDS
-    while any(process.poll() is None for process in processes):
+    news, since, limit, failed = -1, time.monotonic(), BUILD_SECONDS, False
+    while any(map(alive, processes)):
         reports = _reports(folder, len(processes))
-        if any("error" in line for lines in reports for line in lines):
+        if failed and time.monotonic() - since > GRACE_SECONDS:
             return True  # the others wait for a peer that is gone
+        failed = any("error" in line for lines in reports for line in lines)
         if sum(map(len, reports)) != news:
             news, since = sum(map(len, reports)), time.monotonic()
             limit = patience if all(reports) else BUILD_SECONDS

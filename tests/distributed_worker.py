@@ -8,24 +8,22 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import deepspeed
 import torch
 from deepspeed.pipe import PipelineModule, TiedLayerSpec
 
-REQUEST = json.loads(sys.argv[1])
-RANK = int(os.environ["RANK"])
-FOLDER = Path(REQUEST["folder"])
+Request = dict[str, Any]
 
 
-def report(**line: Any) -> None:
-    with open(FOLDER / f"report{RANK}", "a") as file:
+def report(request: Request, **line: Any) -> None:
+    with open(Path(request["folder"]) / f"report{os.environ['RANK']}", "a") as file:
         file.write(json.dumps(line) + "\n")
 
 
-def load() -> Any:
-    file = Path(REQUEST["file"])
+def load(request: Request) -> Any:
+    file = Path(request["file"])
     sys.path.insert(0, str(file.parent))
     spec = importlib.util.spec_from_file_location("model", file)
     assert spec is not None
@@ -36,31 +34,33 @@ def load() -> Any:
     return module
 
 
-def build(module: Any, seed: int) -> Any:
-    torch.manual_seed(seed if REQUEST["same_seed"] else seed + 17 * RANK)
+def build(request: Request, module: Any, seed: int) -> Any:
+    torch.manual_seed(seed if request["same_seed"] else seed + 17 * int(os.environ["RANK"]))
     made: Any = module
-    for name in REQUEST["build"].split("."):
+    for name in request["build"].split("."):
         made = getattr(made, name)
-    arguments, stages, partition = REQUEST["arguments"], REQUEST["stages"], REQUEST["partition"]
+    arguments, stages, partition = request["arguments"], request["stages"], request["partition"]
     cls = PipelineModule
-    if REQUEST["patched"]:
+    if request["patched"]:
         import tiespec
 
         cls = tiespec.PipelineModule
         made = tiespec.patched(made) if isinstance(made, type) and issubclass(made, PipelineModule) else made
     if isinstance(made, type) and issubclass(made, PipelineModule):
-        return made(num_stages=stages, partition_method=partition, **arguments, **REQUEST["module"])
+        return made(num_stages=stages, partition_method=partition, **arguments, **request["module"])
     layers = made(**arguments) if callable(made) and not isinstance(made, torch.nn.Module) else made
     loss_fn = getattr(module, "loss_fn", None)
-    return cls(layers=layers, num_stages=stages, loss_fn=loss_fn, partition_method=partition, **REQUEST["module"])
+    return cls(layers=layers, num_stages=stages, loss_fn=loss_fn, partition_method=partition, **request["module"])
 
 
-def start(module: Any, seed: int) -> tuple[Any, Any]:
-    pipeline = build(module, seed)
+def start(request: Request, module: Any, seed: int) -> tuple[Any, Any]:
+    pipeline = build(request, module, seed)
     groups = getattr(module, "parameter_groups", None)
     parameters = groups(pipeline) if groups else [p for p in pipeline.parameters() if p.requires_grad]
-    config = {"steps_per_print": 10**6, **REQUEST["ds_config"]}  # 0.15.4 wants it
+    config = {"steps_per_print": 10**6, **request["ds_config"]}  # 0.15.4 wants it
     engine, *_ = deepspeed.initialize(model=pipeline, model_parameters=parameters, config=config)
+    if request["compile_backend"]:
+        engine.compile(backend=request["compile_backend"])
     return pipeline, engine
 
 
@@ -77,13 +77,13 @@ def held(pipeline: Any) -> dict[int, dict[str, torch.Tensor]]:
     return found
 
 
-def save(when: str, pipeline: Any, watched: Any = None) -> None:
+def save(request: Request, when: str, pipeline: Any, watched: Any = None) -> None:
     """The layers of this rank; a module WATCH of the file, which belongs to no layer, as layer -1."""
     found = held(pipeline)
     if watched is not None:
         found[-1] = {name: tensor.detach().clone() for name, tensor in watched.named_parameters()}
-    torch.save(found, FOLDER / f"{when}{RANK}.pt")
-    report(phase=when)
+    torch.save(found, Path(request["folder"]) / f"{when}{os.environ['RANK']}.pt")
+    report(request, phase=when)
 
 
 def batches(module: Any, engine: Any) -> Any:
@@ -99,31 +99,42 @@ def batches(module: Any, engine: Any) -> Any:
         yield cast(inputs), labels
 
 
-def main() -> None:
+def main(request: Request) -> None:
     deepspeed.init_distributed("gloo")
-    report(phase="joined")
-    module = load()
-    pipeline, engine = start(module, 100)
-    save("built", pipeline, getattr(module, "WATCH", None))
-    for _ in range(REQUEST["steps"]):
-        report(loss=float(engine.train_batch(batches(module, engine))))
-    save("trained", pipeline, getattr(module, "WATCH", None))
-    if REQUEST["resume"]:
-        engine.save_checkpoint(str(FOLDER / "checkpoint"))
-        report(phase="saved")
-        again, engine = start(module, 5000)
-        report(phase="built again")
-        engine.load_checkpoint(str(FOLDER / "checkpoint"))
-        save("resumed", again)
-    report(end=True)
+    report(request, phase="joined")
+    module = load(request)
+    pipeline, engine = start(request, module, 100)
+    watched = getattr(module, "WATCH", None)
+    save(request, "built", pipeline, watched)
+    for _ in range(request["steps"]):
+        report(request, loss=float(engine.train_batch(batches(module, engine))))
+    save(request, "trained", pipeline, watched)
+    if request["resume"]:
+        resume(request, module, engine)
+    report(request, end=True)
+
+
+def resume(request: Request, module: Any, engine: Any) -> None:
+    folder = str(Path(request["folder"]) / "checkpoint")
+    engine.save_checkpoint(folder)
+    report(request, phase="saved")
+    again, engine = start(request, module, 5000)
+    report(request, phase="built again")
+    engine.load_checkpoint(folder, **request["load"])
+    save(request, "resumed", again)
+
+
+def guarded(request: Request) -> NoReturn:
+    """Run; report an error; leave without the exit handlers, in which gloo sometimes aborts."""
+    try:
+        main(request)
+    except BaseException as error:
+        traceback.print_exc()
+        report(request, error=f"{type(error).__name__}: {error}")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except BaseException as error:
-        traceback.print_exc()
-        report(error=f"{type(error).__name__}: {error}")
-        os._exit(1)
-    sys.stdout.flush()
-    os._exit(0)  # gloo sometimes aborts at a normal exit
+    guarded(json.loads(sys.argv[1]))

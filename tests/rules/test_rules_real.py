@@ -26,7 +26,7 @@ OLD = [
 """Rules that depend on the release: (example, release, what happens)."""
 
 
-@pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("name", "release", "outcome"), OLD)
 def test_on_another_release(name: str, release: str, outcome: str, write: Write) -> None:
     example = next(e for e in EXAMPLES if e.id == name)

@@ -13,7 +13,7 @@ import torch
 from tests.distributed import Run, run, same
 from tests.helpers import CASES
 from tests.reference import trained_by_one
-from tests.rules.models import BF16, EXAMPLES, GOOD, PARTS, ZERO1
+from tests.rules.models import BF16, EXAMPLES, GOOD, PARTS
 
 Write = Callable[..., str]
 
@@ -32,15 +32,15 @@ def _without_ties_by_parameter() -> list[str]:
     ]
 
 
-def trains_right(seen: Run, file: Path, build: str, tolerance: float = 1e-5, arguments: dict[str, Any] | None = None) -> None:
+def trains_right(seen: Run, file: Path, build: str, tolerance: float = 1e-5, relative: float = 1e-4) -> None:
     """Losses and every parameter as one process trains them; the copies bit for bit; everything back after a resume."""
     assert seen.outcome == "ok", f"{seen.errors}\n{seen.output[-3000:]}"
-    losses, right = trained_by_one(file, build, seen, STEPS, arguments)
-    assert seen.losses == pytest.approx(losses, rel=1e-4)
+    losses, right = trained_by_one(file, build, seen, STEPS)
+    assert seen.losses == pytest.approx(losses, rel=relative)
     for (_, layer), tensors in seen.trained.items():
         for path, tensor in tensors.items():
             if path in right.get(layer, {}):
-                assert torch.allclose(tensor, right[layer][path], atol=tolerance), (layer, path)
+                assert torch.allclose(tensor.float(), right[layer][path], atol=tolerance), (layer, path)
     comes_back(seen)
 
 
@@ -175,18 +175,42 @@ def test_full_precision(source: str, interval: int, write: Write) -> None:
     trains_right(run(file, "layers", steps=STEPS, resume=True, patched=True, module=module), file, "layers")
 
 
-CONFIGS = {"fp32 zero1": ZERO1, "bf16 zero1": {**ZERO1, **BF16}}
+@pytest.mark.parametrize("source", [RECIPE, ADAPTER], ids=["recipe", "adapter"])
+def test_compiled(source: str, write: Write) -> None:
+    file = Path(write(PARTS + source))
+    seen = run(file, "layers", steps=STEPS, resume=True, patched=True, compile_backend="aot_eager", patience=90)
+    trains_right(seen, file, "layers")
+
+
+FP32_SUMS = {"data_types": {"grad_accum_dtype": "fp32"}}
+ZERO1_SGD = {"zero_optimization": {"stage": 1}, "zero_allow_untested_optimizer": True}
+OFFLOAD = {"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}}, "zero_force_ds_cpu_optimizer": False}
+CONFIGS = {
+    "fp32 zero1": ZERO1_SGD,
+    "bf16": BF16,
+    "bf16 zero1": {**ZERO1_SGD, **BF16},
+    "bf16 zero1, fp32 sums": {**ZERO1_SGD, **BF16, **FP32_SUMS},
+    "bf16 zero1, fp32 sums, offload": {**ZERO1_SGD, **BF16, **FP32_SUMS, **OFFLOAD},
+}
 
 
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("source", [RECIPE, ADAPTER], ids=["recipe", "adapter"])
 def test_precisions(config: str, source: str, write: Write) -> None:
-    """The copies are equal bit for bit, the loss falls, and everything comes back."""
+    """As the reference, which is fp32, within what the precision allows; the copies are equal bit for bit.
+
+    0.19.8 cannot load the optimizer state that it wrote for bf16 without ZeRO (KeyError: 0, with stock ties too).
+    """
     file = Path(write(PARTS + source))
-    seen = run(file, "layers", ds_config=CONFIGS[config], steps=STEPS, resume=True, patched=True, patience=90)
-    assert seen.outcome == "ok", f"{seen.errors}\n{seen.output[-3000:]}"
-    assert seen.losses[-1] < seen.losses[0]
+    load = {"load_module_only": config == "bf16"}
+    seen = run(file, "layers", ds_config=CONFIGS[config], steps=STEPS, resume=True, load=load, patched=True, patience=90)
+    trains_right(seen, file, "layers", *((2e-2, 1e-2) if "bf16" in config else ()))
     for path in ("word.weight", "scale"):
         assert same(seen.copies([0, 3], path))
     assert not same(seen.copies([0], "scale") + seen.copies([0], "scale", "built"))
-    comes_back(seen)
+
+
+def test_stock_does_not_load_its_own_bf16_checkpoint(write: Write) -> None:
+    """When this fails, ``load_module_only`` above is no longer needed."""
+    seen = run(Path(write(PARTS + GOOD)), "layers", ds_config=BF16, resume=True)
+    assert set(seen.errors.values()) == {"KeyError: 0"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ from tiespec.runtime.handshake import local_layers, read
 
 CHUNK = 1 << 22
 """Elements that a digest looks at at once."""
+SMALL = 1 << 20
+"""Elements below which gradients are reduced together: the time of such a reduction is its start."""
 
 
 @dataclass
@@ -109,6 +112,25 @@ def make_group(here: Any, stages: Iterable[int]) -> tuple[Any, list[int]]:
             if here.global_rank in ranks:
                 mine = (group, ranks)
     return mine
+
+
+def weights_to_reduce(copy: Copy) -> list[Any]:
+    """What the engine reads the ``grad`` of, and reduces; small gradients as one. The same number on all ranks of the tie."""
+    weights = copy.trainable()
+    small = [w for w in weights if w.numel() < SMALL and w.grad is not None and not hasattr(w, "_hp_grad")]
+    gradients = [w.grad for w in small if w.grad is not None]
+    if len(small) < 2 or len({gradient.dtype for gradient in gradients}) > 1:
+        return [_with_gradient(weight) for weight in weights]
+    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+    for weight, part in zip(small, torch.split(flat, [w.numel() for w in small]), strict=True):
+        weight.grad = part.view(weight.shape)
+    return [SimpleNamespace(grad=flat), *(_with_gradient(w) for w in weights if w.numel() >= SMALL)]
+
+
+def _with_gradient(weight: Any) -> Any:
+    """The engine (all releases) reads ``weight.grad``; ZeRO that accumulates in another precision keeps it elsewhere."""
+    accumulated = getattr(weight, "grad_accum", None)
+    return weight if accumulated is None or weight.grad is not None else SimpleNamespace(grad=accumulated)
 
 
 def digest(tensor: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,7 @@ from deepspeed.pipe import TiedLayerSpec
 from torch import nn
 
 from tiespec.errors import TieOutOfSyncError
-from tiespec.runtime.copies import Copy, copies_of, digest, make_group, replace_parameter
+from tiespec.runtime.copies import Copy, copies_of, digest, make_group, replace_parameter, weights_to_reduce
 from tiespec.runtime.handshake import compare, layout, names_of, read, tell
 
 
@@ -139,12 +139,12 @@ class TiedPipeline:
                 tensor.data = tensor.data.contiguous()  # a collective refuses a view with gaps
                 dist.broadcast(tensor.data, src=copy.ranks[0], group=copy.group)
 
-    def get_tied_weights_and_groups(self) -> list[tuple[torch.Tensor, Any]]:
+    def get_tied_weights_and_groups(self) -> list[tuple[Any, Any]]:
         """Stock lists a Parameter once for each of its names, and frozen ones; the engine calls this once a step."""
         if self._check_every and self._reductions % self._check_every == 0:
             self.assert_ties_in_sync()
         self._reductions += 1
-        return [(tensor, copy.group) for copy in self._copies for tensor in copy.trainable()]
+        return [(weight, copy.group) for copy in self._copies for weight in weights_to_reduce(copy)]
 
     def allreduce_tied_weight_gradients(self) -> None:
         """The same as the engine does in a step."""

@@ -1,0 +1,1 @@
+"""What tiespec costs, beside what a user would otherwise run; `python -m benchmarks`."""
