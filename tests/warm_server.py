@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any, NoReturn
 
 import deepspeed
@@ -37,7 +38,26 @@ def _rank(started: dict[str, Any]) -> NoReturn:
         os.dup2(output, stream)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.environ.update(started["environment"])
-    guarded(started["request"])
+    request = started["request"]
+    if "verify" in request:
+        verified(request)
+    guarded(request)
+
+
+def verified(request: dict[str, Any]) -> NoReturn:
+    """A verification, and what `check` says of the same target, as JSON in the request's file."""
+    from tiespec.errors import TiespecError, fields_of
+    from tiespec.jobs import JOBS
+
+    said: dict[str, Any] = {}
+    for job in ("check", "verify"):
+        if job in request:
+            try:
+                said[job] = JOBS[job](request[job], lambda phase: None)
+            except TiespecError as error:
+                said[job] = {"error": fields_of(error)}
+    Path(request["file"]).write_text(json.dumps(said))
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -46,7 +46,11 @@ def analyse_target(
         UsageError: the TARGET, ``--setup`` or ``--input`` is malformed.
         TargetError: the user's code failed.
     """
-    loaded = load_target(text, setup, progress)
+    return analyse_loaded(load_target(text, setup, progress), given, progress)
+
+
+def analyse_loaded(loaded: Loaded, given: Sequence[str] = (), progress: Progress = lambda phase: None) -> Analysis:
+    """The same for a TARGET that is loaded."""
     return _analyse(loaded, given, owned=True, progress=progress)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -59,11 +60,21 @@ def read_ds_config(path: str) -> DsConfig:
     Raises:
         UsageError: it cannot be read, or is no object.
     """
+    return parse_ds_config(ds_config_content(path), path)
+
+
+def ds_config_content(path: str) -> Any:
+    """The content of a DeepSpeed config, once it is known that it can be read.
+
+    Raises:
+        UsageError: it cannot be read, or is no object.
+    """
     try:
         content = hjson.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, hjson.HjsonDecodeError) as error:
         raise UsageError(f"cannot read the DeepSpeed config {path}: {error}", "pass the file that DeepSpeed gets") from error
-    return parse_ds_config(content, path)
+    parse_ds_config(content, path)
+    return json.loads(json.dumps(content))  # hjson gives ordered dicts
 
 
 def parse_ds_config(content: Any, path: str) -> DsConfig:

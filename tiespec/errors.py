@@ -14,6 +14,8 @@ TiespecError
 
 from __future__ import annotations
 
+from typing import Any
+
 INTERNAL_HELP = "this is a fault in tiespec; --debug shows where it happened"
 
 
@@ -37,6 +39,19 @@ class TiespecError(Exception):
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}: " if self.file and self.line else f"{self.file}: " if self.file else ""
         return where + self.message
+
+
+def fields_of(error: TiespecError) -> dict[str, Any]:
+    """The fields of an error, as JSON; ``error_of`` makes the error of them again."""
+    fields = {name: getattr(error, name) for name in ("message", "help", "file", "line")}
+    return {"type": type(error).__name__, **fields}
+
+
+def error_of(fields: dict[str, Any]) -> TiespecError:
+    """The error that ``fields_of`` was given, in another process."""
+    named = dict(fields)
+    kind: type[TiespecError] = globals()[named.pop("type")]
+    return kind(**named)
 
 
 class UsageError(TiespecError):

@@ -14,9 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from tiespec import errors
 from tiespec.blame import blame_dump
-from tiespec.errors import GuestError, TiespecError
+from tiespec.errors import GuestError, error_of
 from tiespec.pipeline import Location
 
 _CHILD = (
@@ -80,7 +79,7 @@ def run_job(
         finally:
             _end(child)
         if answer.error is not None:
-            raise _as_error(answer.error)
+            raise error_of(answer.error)
         if answer.result is None or not in_time:
             raise _no_answer(answer, child.returncode, None if in_time else timeout, _read(faults))
         return answer.result
@@ -172,11 +171,6 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 def _read(faults: IO[bytes]) -> str:
     faults.seek(0)
     return faults.read().decode(errors="replace")
-
-
-def _as_error(fields: dict[str, Any]) -> TiespecError:
-    kind: type[TiespecError] = getattr(errors, fields.pop("type"))
-    return kind(**fields)
 
 
 def _no_answer(answer: _Answer, status: int, timeout: float | None, dump: str) -> GuestError:

@@ -58,8 +58,19 @@ def patch_job(options: Options, progress: Progress) -> dict[str, Any]:
     return {"spec": spec.model_dump(), "kind": analysis.kind}
 
 
+def verify_job(options: Options, progress: Progress) -> dict[str, Any]:
+    """``tiespec verify``: what a real run showed."""
+    from tiespec.verification.task import Task
+    from tiespec.verification.verdict import Job, verify_task
+
+    job = Job(timeout=options.pop("timeout"), joined=options.pop("joined"), load_timeout=options.pop("load_timeout"))
+    task = Task(**{**options, "input": tuple(options["input"])})
+    return verify_task(task, job, progress).model_dump(mode="json")
+
+
 JOBS: dict[str, Callable[[Options, Progress], dict[str, Any]]] = {
     "generate": generate_job,
     "check": check_job,
     "patch": patch_job,
+    "verify": verify_job,
 }

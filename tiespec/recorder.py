@@ -98,7 +98,8 @@ def rank_variables() -> Iterator[None]:
 
 
 @contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """An attribute has another value in the body."""
     original = getattr(owner, name)
     setattr(owner, name, value)
     try:
@@ -126,7 +127,7 @@ def _recorded_pipelines(recording: Recording) -> Iterator[None]:
         recording.records.append(record)
         _RECORDS[self] = record
 
-    with _replaced(PipelineModule, "__init__", __init__):
+    with replaced(PipelineModule, "__init__", __init__):
         yield
 
 
@@ -148,7 +149,7 @@ def _recorded_lines(recording: Recording) -> Iterator[None]:
             recording.notes.append(_refusal(typename, location, error))
             self.typename, self.module_args, self.module_kwargs = typename, args, kwargs
 
-    with _replaced(LayerSpec, "__init__", __init__):
+    with replaced(LayerSpec, "__init__", __init__):
         yield
 
 
@@ -165,7 +166,7 @@ def _recorded_models(recording: Recording) -> Iterator[None]:
         recording.models.append(self)
         original(self, *args, **kwargs)
 
-    with _replaced(transformers.PreTrainedModel, "__init__", __init__):
+    with replaced(transformers.PreTrainedModel, "__init__", __init__):
         yield
 
 
@@ -189,12 +190,12 @@ def _fake_process_group() -> Iterator[None]:
     was_running, backend = dist.is_initialized(), ds_comm.cdb
     with ExitStack() as stack:
         for owner in (dist, dist.distributed_c10d):
-            stack.enter_context(_replaced(owner, "init_process_group", _start_fake(dist.init_process_group)))
-        stack.enter_context(_replaced(ds_comm, "init_deepspeed_backend", lambda *args, **kwargs: None))
+            stack.enter_context(replaced(owner, "init_process_group", _start_fake(dist.init_process_group)))
+        stack.enter_context(replaced(ds_comm, "init_deepspeed_backend", lambda *args, **kwargs: None))
         if hasattr(ds_torch, "build_shm_op"):  # compiles a C++ extension for a group that never communicates
-            stack.enter_context(_replaced(ds_torch, "build_shm_op", lambda: None))
+            stack.enter_context(replaced(ds_torch, "build_shm_op", lambda: None))
         if not torch.cuda.is_available():  # torch.cuda.set_device(LOCAL_RANK) is a habit; there is nothing to set here
-            stack.enter_context(_replaced(torch.cuda, "set_device", lambda device: None))
+            stack.enter_context(replaced(torch.cuda, "set_device", lambda device: None))
         try:
             yield
         finally:

@@ -80,6 +80,31 @@ def load_target(text: str, setup: str | None = None, progress: Progress = lambda
     return loaded
 
 
+def load_for_real(text: str, setup: str | None = None) -> tuple[Any, Any]:
+    """What a TARGET is when nothing is recorded or kept from it: with a process group, a PipelineModule builds its stage.
+
+    Args:
+        text (str): TARGET.
+        setup (str | None): called before.
+
+    Returns:
+        The value, and the module it was found in (None for a transformers config).
+
+    Raises:
+        UsageError: the TARGET is malformed, or names nothing.
+        TargetError: the user's code failed.
+    """
+    target = parse_target(text)
+    sys.argv[:] = [target.source]
+    if setup is not None:
+        run_setup(setup)
+    if target.kind == "hf":
+        raise UsageError("a transformers config is no sequence of layers", "name a function that gives the layers of the model")
+    namespace = _import_source(target, keep=setup is not None)
+    expression = target.expression or _pick(target, namespace)
+    return _called(expression, evaluate(parse_expression(expression), namespace, _call)), namespace
+
+
 def load_object(value: Any, name: str, namespace: Any) -> Loaded:
     """The same for an object; a class or function is called without arguments, as a TARGET would be.
 

@@ -11,6 +11,9 @@ Consequence = Literal[
     "crash", "hang", "diverge", "wrong-gradient", "wrong-forward", "lost-on-resume", "overwritten", "untrained", "none"
 ]  # fmt: skip
 
+Outcome = Literal["ok", "refused", "crash", "hang", "diverge", "wrong-gradient", "wrong-forward", "lost-on-resume"]
+"""What a real run showed: the consequences that can be seen in it, ``ok``, or the patched module's clear error."""
+
 
 class _Data(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -6,7 +6,6 @@ one of the keys ``phase``, ``exit`` (the guest called ``os._exit``), ``error`` o
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import json
 import os
@@ -17,8 +16,8 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from tiespec.blame import blame_frame
-from tiespec.errors import INTERNAL_HELP, TiespecError
-from tiespec.guest import guest
+from tiespec.errors import INTERNAL_HELP, TiespecError, fields_of
+from tiespec.guest import die_with_the_parent, guest, leave
 from tiespec.jobs import JOBS
 
 FAULT_SIGNAL = getattr(signal, "SIGUSR1", None)
@@ -44,28 +43,22 @@ def main(answer_fd: int, fault_fd: int, request: str) -> NoReturn:
             import_module("deepspeed")
         say(result=JOBS[asked["job"]](asked["options"], lambda phase: say(phase=phase)))
     except TiespecError as error:
-        say(error=vars_of(error))
+        say(error=fields_of(error))
     except Exception as error:
-        say(error=vars_of(_internal(error)))
+        say(error=fields_of(_internal(error)))
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # the guest may have closed them
             stream.flush()
-    _EXIT(0)
+    leave(0)
 
 
-_EXIT, _WRITE, _DUMPS = os._exit, os.write, json.dumps
+_WRITE, _DUMPS = os.write, json.dumps
 """As they were before the guest could replace them."""
 
 
 def _internal(error: Exception) -> TiespecError:
     """Guest code is called through ``guest()``, so whatever else arrives here is ours."""
     return TiespecError(f"internal error: {type(error).__name__}: {error}", INTERNAL_HELP)
-
-
-def vars_of(error: TiespecError) -> dict[str, Any]:
-    """The fields of an error, as JSON."""
-    fields = {name: getattr(error, name) for name in ("message", "help", "file", "line")}
-    return {"type": type(error).__name__, **fields}
 
 
 def _guard(answer_fd: int, fault_fd: int) -> None:
@@ -76,16 +69,9 @@ def _guard(answer_fd: int, fault_fd: int) -> None:
     if FAULT_SIGNAL is not None:
         faulthandler.register(FAULT_SIGNAL, fault_fd, all_threads=False)
     if sys.platform == "linux":
-        _die_with_the_host()
+        die_with_the_parent()
         _be_first_to_go_when_memory_is_short()
         _limit_memory()
-
-
-def _die_with_the_host() -> None:
-    PR_SET_PDEATHSIG = 1
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() == 1:
-        _EXIT(1)
 
 
 def _be_first_to_go_when_memory_is_short() -> None:
@@ -111,6 +97,6 @@ def _report_exits(say: Any) -> None:
         where = blame_frame(sys._getframe(1))
         with suppress(OSError):  # the guest may have closed it
             say(exit={"status": status, "file": where.file if where else None, "line": where.line if where else None})
-        _EXIT(status)
+        leave(status)
 
     os._exit = _exit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -18,6 +19,49 @@ def names_of(spec: TiedLayerSpec) -> list[str]:
         listed = [names] if isinstance(names, str) else [] if names is None else list(names)
         names = spec.tied_weight_attr = sorted(listed) if isinstance(names, (set, frozenset)) else listed
     return list(names)
+
+
+def check_keys(specs: Sequence[Any]) -> None:
+    """Refuse a key that DeepSpeed's ModuleDict refuses, and two keys of one layer each that look like one.
+
+    Every rank has all specs, so every rank comes to the same error.
+
+    Raises:
+        TieUnresolvedError: it names the key and the layer.
+    """
+    layers: dict[Any, list[int]] = {}
+    for index, spec in enumerate(specs):
+        if isinstance(spec, TiedLayerSpec):
+            layers.setdefault(spec.key, []).append(index)
+    for key, (first, *_) in layers.items():
+        try:
+            nn.ModuleDict().add_module(key, nn.Identity())
+        except (KeyError, TypeError) as error:
+            what = f"key {key!r} of layer {first} cannot name a module: {error.args[0]}"
+            raise TieUnresolvedError(what, "give the tie another key: letters, digits and underscores") from error
+    for key, other in misspelled({key: len(where) for key, where in layers.items()}).items():
+        what = f'only layer {layers[key][0]} has the key "{key}"; did you mean "{other}" of layer {layers[other][0]}?'
+        raise TieUnresolvedError(what, "give both the same key, or write a LayerSpec where nothing is tied")
+
+
+def misspelled(uses: Mapping[str, int]) -> dict[str, str]:
+    """The later one of two keys that differ by a letter or two -> the other one; keys that differ in digits are not meant.
+
+    Args:
+        uses (Mapping[str, int]): key -> number of its layers, in order; one that has several is never misspelled.
+    """
+    found: dict[str, str] = {}
+    for key in [key for key, number in uses.items() if number == 1]:
+        others = [other for other in uses if other != key and other not in found and _digits(other) == _digits(key)]
+        earlier = [other for other in others if uses[other] > 1 or list(uses).index(other) < list(uses).index(key)]
+        near = difflib.get_close_matches(key, earlier, n=1, cutoff=0.85)
+        if near:
+            found[key] = near[0]
+    return found
+
+
+def _digits(key: str) -> str:
+    return "".join(c for c in key if c.isdigit())
 
 
 def read(module: Any, name: str) -> Any:

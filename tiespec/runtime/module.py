@@ -22,7 +22,7 @@ from torch import nn
 
 from tiespec.errors import TieOutOfSyncError
 from tiespec.runtime.copies import Copy, copies_of, digest, make_group, replace_parameter, weights_to_reduce
-from tiespec.runtime.handshake import compare, layout, names_of, read, tell
+from tiespec.runtime.handshake import check_keys, compare, layout, names_of, read, tell
 
 
 class _Touch(torch.autograd.Function):
@@ -102,8 +102,9 @@ class TiedPipeline:
 
     def _build(self) -> None:
         """Stock (all releases) runs the first class of a key in a stage for all, and hides modules in partials."""
-        _stock(self, "_build")()
         here: Any = self
+        check_keys(here._layer_specs)
+        _stock(self, "_build")()
         owners: dict[Any, tuple[nn.Module, TiedLayerSpec]] = {}
         for local, spec in enumerate(here._layer_specs[here._local_start : here._local_stop]):
             if not isinstance(spec, TiedLayerSpec):

@@ -1,0 +1,91 @@
+"""Before the run: load the target, and say which of its parameters are meant to be one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tiespec.analyse import Analysis, analyse_loaded
+from tiespec.errors import TargetError, UsageError
+from tiespec.guest import Progress
+from tiespec.inputs import FORM, samples
+from tiespec.pairing import pair
+from tiespec.pipeline import Pipeline
+from tiespec.proposals import propose_keys
+from tiespec.runtime.handshake import misspelled
+from tiespec.state import seed_all
+from tiespec.target import load_target
+from tiespec.verification.task import Place, Plan, Task, write_plan
+
+SEED = 1
+
+
+def prepare(task: Task, progress: Progress) -> None:
+    """Write the plan and the sample batch into the task's folder.
+
+    Raises:
+        UsageError: more stages than layers, or no sample input is known.
+        TargetError: the user's code failed, or the target is one plain module.
+    """
+    loaded = load_target(task.target, task.setup, progress)
+    analysis = analyse_loaded(loaded, task.input, progress)
+    pipeline = analysis.pipeline
+    if pipeline.plain:
+        what = f"{pipeline.target} is one module, not a sequence of layers: there is no pipeline to run"
+        raise TargetError(what, "name a list of layers, an nn.Sequential, a PipelineModule, or a function that gives one")
+    stages = task.stages or pipeline.num_stages or min(2, len(pipeline.layers))
+    if stages > len(pipeline.layers):
+        raise UsageError(f"{stages} stages for {len(pipeline.layers)} layers", f"pass --stages 1 to {len(pipeline.layers)}")
+    seed_all(SEED)
+    found = samples(task.input, loaded.namespace, analysis.live)
+    if not found:
+        raise UsageError("no sample input is known", FORM)
+    sample = next((s for s in found if s.source == analysis.usage.source), found[0])
+    labels = _batch_size(sample.inputs) if sample.labels is None else sample.labels
+    torch.save({"inputs": sample.inputs, "labels": labels}, Path(task.folder, "batch.pt"))
+    write_plan(task.folder, _plan(analysis, stages, sample.labels is not None))
+
+
+def _batch_size(inputs: Any) -> torch.Tensor:
+    """Labels that nobody reads: the data loader wants some."""
+    first = inputs if isinstance(inputs, torch.Tensor) else inputs[0]
+    return torch.zeros(first.shape[0])
+
+
+def _plan(analysis: Analysis, stages: int, labels: bool) -> Plan:
+    pipeline, usage = analysis.pipeline, analysis.usage
+    buffers: list[list[str]] = [[] for _ in pipeline.layers]
+    for layer, path in sorted(usage.changed):
+        buffers[layer].append(path)
+    unknown = [f"which parameters are used is unknown: {usage.unknown}"] if usage.used is None else []
+    return Plan(
+        stages,
+        len(pipeline.layers),
+        rows_of(pipeline),
+        None if usage.used is None else [sorted(paths) for paths in usage.used],
+        buffers,
+        [_tie(proposal) for proposal in propose_keys(pipeline, usage)],
+        labels,
+        usage.source,
+        [*pipeline.notes, *usage.notes, *unknown],
+    )
+
+
+def _tie(proposal: Any) -> dict[str, Any]:
+    """A tie by parameter as the patched module takes it."""
+    return {"key": proposal.key, "by_layer": dict(proposal.by_layer)}
+
+
+def rows_of(pipeline: Pipeline) -> list[list[Place]]:
+    """The parameters that belong together. A key that looks misspelled is taken for the one that is meant."""
+    keys = {tie.key: list(tie.layers) for tie in pipeline.ties}
+    for key, meant in misspelled({key: len(layers) for key, layers in keys.items()}).items():
+        keys[meant] = sorted([*keys[meant], *keys.pop(key)])
+    rows = []
+    for layers in keys.values():
+        built = [pipeline.layers[i] for i in layers if pipeline.layers[i].unbuilt is None]
+        for row in pair(built) if len(built) > 1 else ():
+            rows.append([(i, parameter.path) for i, parameter in sorted(row.parameters.items())])
+    return [row for row in rows if len(row) > 1]

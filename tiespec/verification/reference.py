@@ -1,0 +1,118 @@
+"""What one process trains with the same layers, each as it is written, and with truly shared Parameters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+from torch import nn
+
+from tiespec.recorder import record_of, recording
+from tiespec.runtime.copies import replace_parameter
+from tiespec.runtime.handshake import read
+from tiespec.state import seed_all
+from tiespec.target import load_for_real
+from tiespec.verification.rank import loss_of, without_dropout
+from tiespec.verification.task import LEARNING_RATE, Place, Plan, Task, read_plan
+
+Tensors = dict[int, dict[str, torch.Tensor]]
+
+
+@dataclass
+class _Layer:
+    module: nn.Module | None
+    function: Callable[..., Any] | None
+
+    def __call__(self, inputs: Any) -> Any:
+        if self.function is None:
+            assert self.module is not None
+            return self.module(inputs)
+        return self.function(inputs) if self.module is None else self.function(self.module, inputs)
+
+
+def run_reference(task: Task) -> None:
+    """Train from the values that the ranks began with; write ``reference.pt`` and ``reference.json`` into the folder.
+
+    The JSON has ``losses``, and ``shared``: sets of (layer, path) that are one Parameter here.
+
+    Raises:
+        TargetError: the user's code failed.
+    """
+    plan, batch = read_plan(task.folder), torch.load(Path(task.folder, "batch.pt"), weights_only=True)
+    seed_all(100)
+    with recording(), without_dropout():
+        layers, loss_fn = _layers(task, plan)
+        shared = _share(layers, plan)
+        _begin(layers, task)
+        losses = _train(layers, batch, loss_fn, task.steps)
+    named = {i: dict(layer.module.named_parameters()) for i, layer in enumerate(layers) if layer.module is not None}
+    torch.save(
+        {i: {n: p.detach().clone() for n, p in found.items()} for i, found in named.items()}, Path(task.folder, "reference.pt")
+    )
+    Path(task.folder, "reference.json").write_text(json.dumps({"losses": losses, "shared": shared}))
+
+
+def _layers(task: Task, plan: Plan) -> tuple[list[_Layer], Callable[..., Any]]:
+    value, namespace = load_for_real(task.target, task.setup)
+    record = record_of(value) if isinstance(value, PipelineModule) else None
+    loss_fn = record.arguments.get("loss_fn") if record else getattr(namespace, "loss_fn", None)
+    return [_layer(item) for item in (record.layers if record else value)], loss_of(plan, loss_fn)
+
+
+def _layer(item: Any) -> _Layer:
+    if isinstance(item, LayerSpec):
+        return _Layer(item.build(), item.forward_fn if isinstance(item, TiedLayerSpec) else None)
+    return _Layer(item, None) if isinstance(item, nn.Module) else _Layer(None, item)
+
+
+def _share(layers: Sequence[_Layer], plan: Plan) -> list[list[Place]]:
+    """Make one Parameter of every row of the plan; all sets of places that are one then."""
+    for row in plan.rows:
+        (first, path), *others = row
+        kept = read(layers[first].module, path)
+        for place, other in others:
+            module = layers[place].module
+            assert module is not None
+            replace_parameter(module, read(module, other), kept)
+    places: dict[int, list[Place]] = {}
+    for index, layer in enumerate(layers):
+        for path, parameter in layer.module.named_parameters() if layer.module is not None else ():
+            places.setdefault(id(parameter), []).append((index, path))
+    return [found for found in places.values() if len({layer for layer, _ in found}) > 1]
+
+
+@torch.no_grad()
+def _begin(layers: Sequence[_Layer], task: Task) -> None:
+    """The values that the ranks began with; of copies, those of the first stage."""
+    built: Tensors = {}
+    for file in sorted(Path(task.folder).glob("built*.pt"), key=lambda f: -int(f.stem.removeprefix("built"))):
+        built |= torch.load(file, weights_only=True)
+    for index in sorted(built, reverse=True):
+        module = layers[index].module
+        for path, tensor in {**dict(module.named_parameters()), **dict(module.named_buffers())}.items() if module else ():
+            if path in built[index] and built[index][path].shape == tensor.shape:
+                tensor.copy_(built[index][path])
+
+
+def _train(layers: Sequence[_Layer], batch: Any, loss_fn: Callable[..., Any], steps: int) -> list[float]:
+    modules = [layer.module for layer in layers if layer.module is not None]
+    parameters = {id(p): p for module in modules for p in module.parameters() if p.requires_grad}
+    for module in modules:
+        module.train()
+    optimizer = torch.optim.SGD(parameters.values(), lr=LEARNING_RATE)
+    losses = []
+    for _ in range(steps):
+        outputs = batch["inputs"]
+        for layer in layers:
+            outputs = layer(outputs)
+        loss = loss_fn(outputs, batch["labels"])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses
