@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any, NoReturn
@@ -49,6 +50,8 @@ def build(request: Request, module: Any, seed: int) -> Any:
     if isinstance(made, type) and issubclass(made, PipelineModule):
         return made(num_stages=stages, partition_method=partition, **arguments, **request["module"])
     layers = made(**arguments) if callable(made) and not isinstance(made, torch.nn.Module) else made
+    if isinstance(layers, PipelineModule):
+        return layers
     loss_fn = getattr(module, "loss_fn", None)
     return cls(layers=layers, num_stages=stages, loss_fn=loss_fn, partition_method=partition, **request["module"])
 
@@ -131,6 +134,7 @@ def guarded(request: Request) -> NoReturn:
     except BaseException as error:
         traceback.print_exc()
         report(request, error=f"{type(error).__name__}: {error}")
+        time.sleep(1)  # the rank that holds the store must not go before the others have come
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

@@ -76,6 +76,57 @@ def test_a_plain_module_is_no_pipeline() -> None:
     assert "name a list of layers" in done.stderr
 
 
+NOT_OURS = {
+    "my-pipe.py": "no name of a module",
+    "class.py": "no name of a module",
+    "pipe.txt": "no name of a module",
+    "torch.py": "another module has this name",
+    "gpt.py": "another module has this name",
+}
+
+
+@pytest.mark.parametrize("name", NOT_OURS)
+def test_outputs_that_could_not_be_imported(name: str, tmp_path: Path) -> None:
+    done = tiespec("patch", SMALL, "-o", str(tmp_path / name), "--force")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert NOT_OURS[name] in done.stderr
+    assert os.listdir(tmp_path) == []
+
+
+def imported(folder: Path, module: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", f"import {module}"], cwd=folder, capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_file_with_relative_imports(tmp_path: Path) -> None:
+    package = tmp_path / "pkg"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "parts.py").write_text(PARTS)
+    (package / "models.py").write_text(
+        "from .parts import *\ndef layers():\n    return pipeline(tie(['word.weight']), tie(['word.weight'], logits))\n"
+    )
+    for target, output, folder in (("pkg/models.py:layers", "one.py", tmp_path), ("models.py:layers", "two.py", package)):
+        assert tiespec("patch", target, "-o", output, cwd=folder).returncode == 0
+        imported(folder, Path(output).stem)
+
+
+def test_a_function_that_gives_a_subclass_instance(tmp_path: Path) -> None:
+    shutil.copy(CASES / "subclass_alias_property" / "model.py", tmp_path / "characters.py")
+    make = "\n\ndef make(**more):\n    return CharModelPipe(num_stages=2, partition_method='uniform', **more)\n"
+    with open(tmp_path / "characters.py", "a") as file:
+        file.write(make)
+    assert tiespec("patch", "characters.py:make", "-o", "patched.py", cwd=tmp_path).returncode == 0
+    clean(tmp_path / "patched.py")
+    (tmp_path / "start.py").write_text("from patched import build_pipeline, source\nexample_inputs = source.example_inputs\n")
+    seen: Any = run(tmp_path / "start.py", "build_pipeline", resume=True)
+    assert seen.outcome == "ok", seen.output[-2000:]
+    assert same(seen.copies([0, 6], "chars.weight"))
+
+
 def test_names_from_user_code_are_literals(write: Write) -> None:
     key = "'];import os#\\n\""
     source = HEAD + f"layers = [TiedLayerSpec({key!r}, nn.Linear, 4, 4), TiedLayerSpec({key!r}, nn.Linear, 4, 4)]"
@@ -154,3 +205,49 @@ def test_copies_that_differ_are_found_on_every_rank(write: Write) -> None:
     seen = run(Path(write(PARTS + recipe + spoil)), "layers", patched=True, module={"check_every": 1})
     assert (seen.outcome, len(seen.errors), len(set(seen.errors.values()))) == ("crash", 2, 1)
     assert 'TieOutOfSyncError: "word.weight" of tie "embed" on rank 1 differs from rank 0' in seen.errors[0]
+
+
+def test_what_is_frozen_afterwards_on_one_rank(write: Write) -> None:
+    recipe = next(e for e in EXAMPLES if e.id == "TIE401 fp32").fails
+    freeze = "def parameter_groups(module):\n    if module.stage_id == 1:\n        next(iter(module.tied_modules.values())).word.weight.requires_grad_(False)\n    return [p for p in module.parameters() if p.requires_grad]\n"
+    seen = run(Path(write(PARTS + recipe + freeze)), "layers", patched=True)
+    assert (seen.outcome, len(seen.errors), len(set(seen.errors.values()))) == ("crash", 2, 1)
+    assert 'TieMismatchError: "word.weight" of tie "embed" is frozen on rank 1' in seen.errors[0]
+
+
+WRONG_TIES = {
+    "no such layer": [{"key": "k", "by_layer": {0: ["weight"], 9: ["weight"]}}],
+    "one end": [{"key": "k", "by_layer": {0: ["weight"]}}],
+    "no layers": [{"key": "k"}],
+    "a string": [{"key": "k", "by_layer": {0: "weight", 3: "weight"}}],
+    "a typo": [{"key": "k", "by_layer": {0: ["wieght"], 3: ["weight"]}}],
+    "other form": {"k": {0: ["weight"], 3: ["weight"]}},
+}
+
+
+@pytest.mark.parametrize("name", WRONG_TIES)
+def test_wrong_ties_by_parameter(name: str) -> None:
+    file = CASES / "plain_list_shared_parameter" / "model.py"
+    seen = run(file, "layers", patched=True, module={"ties": WRONG_TIES[name]})
+    assert (seen.outcome, len(seen.errors), len(set(seen.errors.values()))) == ("crash", 2, 1), seen.errors
+    assert seen.errors[0].startswith("TieUnresolvedError")
+
+
+def test_a_shared_parameter_that_nothing_ties_is_said() -> None:
+    file = CASES / "plain_list_shared_parameter" / "model.py"
+    assert "are one Parameter in two stages, and nothing ties them" in run(file, "layers", patched=True).output
+    with_ties = [{"key": "k", "by_layer": {0: ["weight"], 3: ["weight"]}}]
+    assert "nothing ties them" not in run(file, "layers", patched=True, module={"ties": with_ties}).output
+
+
+def test_wrong_arguments() -> None:
+    import torch
+
+    from tiespec import patched
+    from tiespec.runtime.arguments import steps_of
+
+    with pytest.raises(TypeError, match="takes a subclass"):
+        patched(torch.nn.Linear)
+    for value in ("2", -1, 2.5, True):
+        with pytest.raises(ValueError, match="write 0 for never"):
+            steps_of(value)

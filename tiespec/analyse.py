@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -14,6 +16,7 @@ from tiespec.elsewhere import Device
 from tiespec.guest import Progress
 from tiespec.pipeline import Pipeline
 from tiespec.recorder import recording
+from tiespec.shadow import first_error
 from tiespec.state import random_state_kept
 from tiespec.target import Loaded, load_object, load_target
 from tiespec.trace import REAL_LIMIT, find_usage
@@ -29,12 +32,15 @@ class Analysis:
         usage (Usage): which parameter gets a gradient at which layer.
         live (Sequence[LiveLayer]): the layers as they were built.
         kind: layers, an instance of a PipelineModule subclass, or of DeepSpeed's own class.
+        rerun: the first error when other layers stand in for some (``shadow.first_error``); None when there is none, or when
+            the usage is unknown.
     """
 
     pipeline: Pipeline
     usage: Usage
     live: Sequence[LiveLayer] = field(default=(), repr=False)
     kind: Literal["layers", "subclass", "factory"] = "layers"
+    rerun: Callable[[Mapping[int, int]], str | None] = field(default=lambda stands_in: None, repr=False)
 
 
 def analyse_target(
@@ -80,15 +86,21 @@ def _analyse(loaded: Loaded, given: Sequence[str], owned: bool, progress: Progre
         return Analysis(captured.pipeline, Usage("none", None, "a plain module is not run"))
     progress("tracing gradients")
     usage = find_usage(captured.live, loaded.namespace, captured.loss_fn, given, "meta", owned)
+    rerun = partial(first_error, captured.live, loaded.namespace, captured.loss_fn, given, "meta", owned)
     if usage.used is None and usage.source != "none":
-        usage = _on_cpu(loaded, given, owned, progress, captured.pipeline, usage)
-    return Analysis(captured.pipeline, usage, captured.live, _kind(loaded))
+        usage, rerun = _on_cpu(loaded, given, owned, progress, captured.pipeline, usage)
+    if usage.used is None:
+        return Analysis(captured.pipeline, usage, captured.live, _kind(loaded))
+    return Analysis(captured.pipeline, usage, captured.live, _kind(loaded), rerun)
 
 
 def _kind(loaded: Loaded) -> Literal["layers", "subclass", "factory"]:
+    """A subclass only where the TARGET names the class; a function or an object that gives an instance is a factory."""
     if loaded.record is None:
         return "layers"
-    return "factory" if loaded.record.owner.__module__.startswith("deepspeed.") else "subclass"
+    named = re.sub(r"\(.*", "", loaded.text.rpartition(":")[2], flags=re.DOTALL).rpartition(".")[2]
+    is_class = named == loaded.record.owner.__name__ and not loaded.record.owner.__module__.startswith("deepspeed.")
+    return "subclass" if is_class else "factory"
 
 
 def _capture(loaded: Loaded, device: Device, progress: Progress) -> Captured:
@@ -96,14 +108,17 @@ def _capture(loaded: Loaded, device: Device, progress: Progress) -> Captured:
         return capture(loaded.value, loaded.text, device, loaded.record, loaded.notes, progress, loaded.models)
 
 
-def _on_cpu(loaded: Loaded, given: Sequence[str], owned: bool, progress: Progress, pipeline: Pipeline, on_meta: Usage) -> Usage:
-    """The usage with real tensors, where the model is small enough."""
+def _on_cpu(
+    loaded: Loaded, given: Sequence[str], owned: bool, progress: Progress, pipeline: Pipeline, on_meta: Usage
+) -> tuple[Usage, Any]:
+    """The usage with real tensors, where the model is small enough; and ``Analysis.rerun``."""
     if pipeline.nbytes > REAL_LIMIT:
         size = f"{pipeline.nbytes / 2**30:.1f} GiB, over the limit of {REAL_LIMIT / 2**30:.0f} GiB"
-        return replace(on_meta, unknown=f"{on_meta.unknown} (the model is too large to be tried for real: {size})")
+        return replace(on_meta, unknown=f"{on_meta.unknown} (the model is too large to be tried for real: {size})"), None
     progress("tracing gradients on the CPU")
     again = loaded.rebuild("cpu")
     captured = _capture(again, "cpu", progress)
     usage = find_usage(captured.live, again.namespace, captured.loss_fn, given, "cpu", owned)
     note = f"gradients were traced with real tensors on the CPU, because meta tensors were refused: {on_meta.unknown}"
-    return replace(usage, notes=(*usage.notes, note)) if usage.used is not None else usage
+    usage = replace(usage, notes=(*usage.notes, note)) if usage.used is not None else usage
+    return usage, partial(first_error, captured.live, again.namespace, captured.loss_fn, given, "cpu", owned)

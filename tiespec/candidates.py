@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
+from pathlib import Path
 
 _SPECS = {"LayerSpec", "TiedLayerSpec", "PipelineModule"}
 _TRAINING = {"initialize", "init_distributed", "init_process_group", "train_batch", "parse_args", "backward"}
@@ -124,3 +125,21 @@ def _required(function: ast.FunctionDef) -> tuple[str, ...]:
     required = positional[: len(positional) - len(arguments.defaults)]
     keyword = [a for a, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if default is None]
     return tuple(a.arg for a in (*required, *keyword))
+
+
+def import_place(file: Path) -> tuple[Path, str]:
+    """The folder from which a file is imported, and its dotted name: in a package that is the folder above it."""
+    folder, name = file.parent, file.stem
+    for _ in range(_package_depth(file)):
+        folder, name = folder.parent, f"{folder.name}.{name}"
+    return folder, name
+
+
+def _package_depth(file: Path) -> int:
+    """How many folders above a file belong to its package; relative imports make a package of folders without __init__."""
+    tree = ast.parse(file.read_bytes(), str(file))
+    relative = max((n.level for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)), default=0)
+    depth, folder = 0, file.parent
+    while (folder / "__init__.py").exists():
+        depth, folder = depth + 1, folder.parent
+    return max(depth, relative)

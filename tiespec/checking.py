@@ -18,7 +18,7 @@ from tiespec.generation import generate_spec
 from tiespec.groups import Groups, group_settings
 from tiespec.guest import Progress
 from tiespec.pipeline import Pipeline
-from tiespec.rules.context import Context, Cut, Settings
+from tiespec.rules.context import Context, Cut, Settings, stand_ins
 from tiespec.spec import TieSpec, drift, load
 from tiespec.stages import cut
 from tiespec.target import load_function
@@ -129,7 +129,8 @@ def _report(analysis: Analysis, options: Options, groups: Groups | None) -> Repo
     settings = _settings(pipeline, options)
     cuts, impossible = _cuts(pipeline, options)
     context = Context(
-        pipeline, analysis.usage, settings, cuts, impossible, options.spec, _drift(analysis, options), groups
+        pipeline, analysis.usage, settings, cuts, impossible, options.spec, _drift(analysis, options), groups,
+        _shadows_raise(analysis, cuts),
     )  # fmt: skip
     findings, notes = find(context, Choice(options.select, options.ignore, options.by_key, options.severities))
     return Report(
@@ -143,6 +144,20 @@ def _report(analysis: Analysis, options: Options, groups: Groups | None) -> Repo
         findings=list(findings),
         notes=[*notes, *(Note(code=None, message=text, help="") for text in (*pipeline.notes, *analysis.usage.notes))],
     )
+
+
+def _shadows_raise(analysis: Analysis, cuts: Sequence[Cut]) -> dict[int, str]:
+    """Number of stages -> what is raised when one layer of a key runs in place of another."""
+    asked: dict[tuple[tuple[int, int], ...], str | None] = {}
+    found = {}
+    for where in cuts:
+        replaced = tuple(stand_ins(analysis.pipeline, where).items())
+        if replaced and replaced not in asked:
+            asked[replaced] = analysis.rerun(dict(replaced))
+        error = asked.get(replaced)
+        if error is not None:
+            found[where.stages] = error
+    return found
 
 
 def _settings(pipeline: Pipeline, options: Options) -> Settings:

@@ -205,12 +205,15 @@ def patch(
     """Write a Python module that builds the target with a PipelineModule whose ties hold."""
     from tiespec.expression import parse_target
     from tiespec.files import write_text
-    from tiespec.patch import Patch, is_patch, patch_source
+    from tiespec.patch import Patch, check_output_name, is_patch, patch_source
     from tiespec.session import do, print_report
     from tiespec.spec import TieSpec
 
     if parse_target(target).kind == "hf":
         raise UsageError("a transformers config is no sequence of layers", "name a function that gives the layers of the model")
+    output = None if output == "-" else output
+    if output is not None:
+        check_output_name(output, target)
     result = do("patch", {"target": target, "setup": setup, "input": input}, timeout, debug)
     spec = TieSpec.model_validate(result["spec"])
     text = patch_source(Patch(spec, result["kind"], spec.target, output, standalone))

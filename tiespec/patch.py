@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import keyword
 import os
 import shlex
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from tiespec.candidates import import_place
+from tiespec.errors import UsageError
 from tiespec.expression import Target, parse_expression, parse_target
 from tiespec.spec import TieSpec
 
@@ -37,6 +41,27 @@ class Patch:
     standalone: bool
 
 
+SHADOWS = ("torch", "deepspeed", "tiespec")
+
+
+def check_output_name(output: str, target: str) -> None:
+    """Refuse a file that cannot be imported, or that would be imported in place of another module.
+
+    Raises:
+        UsageError: with a name that will do.
+    """
+    file, source = Path(output), parse_target(target)
+    stem = file.name.removesuffix(".py")
+    taken = {
+        *SHADOWS,
+        *sys.stdlib_module_names,
+        source.source.rpartition(".")[2] if source.kind == "module" else Path(source.source).stem,
+    }
+    if file.suffix != ".py" or not stem.isidentifier() or keyword.iskeyword(stem) or stem in taken:
+        why = "another module has this name" if stem in taken else "this is no name of a module that can be imported"
+        raise UsageError(f"-o {output}: {why}", "write for example -o patched_pipeline.py")
+
+
 def patch_source(patch: Patch) -> str:
     """The text of the module. Names from the user's code enter it as literals only."""
     target = parse_target(patch.target)
@@ -51,7 +76,10 @@ def patch_source(patch: Patch) -> str:
         third = ["from deepspeed.pipe import TiedLayerSpec"] if patch.kind == "layers" else []
         imports, runtime = _imports({*standard, *third, f"from tiespec import {name}"}), ""
     top = f'{HEADER}\n\n{_command(patch)}\n"""\n\nfrom __future__ import annotations'
-    return f"{top}\n\n{imports}\n\n{runtime}{_source(patch, target)}\n{body}"
+    before = (
+        "install()  # before the model's file is imported: it may build its pipeline there\n" if patch.kind == "factory" else ""
+    )
+    return f"{top}\n\n{imports}\n\n{runtime}{before}{_source(patch, target)}\n{body}"
 
 
 def _imports(lines: set[str]) -> str:
@@ -77,8 +105,8 @@ def _source(patch: Patch, target: Target) -> str:
     if target.kind == "module":
         return f"source = importlib.import_module({literal(target.source)})\n"
     start = os.path.dirname(patch.output or "") or "."
-    folder = Path(os.path.relpath(os.path.dirname(target.source) or ".", start)).as_posix()
-    name = os.path.basename(target.source).removesuffix(".py")
+    above, name = import_place(Path(target.source).resolve())
+    folder = Path(os.path.relpath(above, start)).as_posix()
     where = "Path(__file__).resolve().parent" + ("" if folder == "." else f" / {literal(folder)}")
     folder_line = _line(f"folder = {where}")
     return f"{folder_line}\nsys.path.insert(0, str(folder))\nsource = importlib.import_module({literal(name)})\n"
@@ -123,13 +151,13 @@ def build_pipeline(**kwargs):
 
 
 def _factory(patch: Patch, target: Target) -> str:
-    return f'''install()
-
-
+    return f'''
 def build_pipeline(*args, **kwargs):
     """What the function builds, from a patched PipelineModule."""
 {_line(f"    made = {expression(target)}")}
-    return made(*args, **kwargs) if callable(made) and not hasattr(made, "forward") else made
+    if callable(made) and not hasattr(made, "forward"):
+        return made(*args, **kwargs)
+    return made
 '''
 
 
@@ -204,7 +232,7 @@ def _flat(value: Any) -> str:
     return literal(value) if isinstance(value, str) else repr(value)
 
 
-_RUNTIME = ("errors.py", "runtime/handshake.py", "runtime/copies.py", "runtime/module.py")
+_RUNTIME = ("errors.py", "runtime/arguments.py", "runtime/handshake.py", "runtime/copies.py", "runtime/module.py")
 
 
 def inlined_runtime() -> tuple[str, list[str]]:

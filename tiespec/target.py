@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import importlib.util
 import inspect
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tiespec.blame import shown
-from tiespec.candidates import Candidate, find_candidates
+from tiespec.candidates import Candidate, find_candidates, import_place
 from tiespec.declared import declaring
 from tiespec.elsewhere import Device, on_device
 from tiespec.errors import TargetError, UsageError
@@ -157,12 +156,9 @@ def _import_module(name: str) -> Any:
 def _import_file(path: str, keep: bool) -> Any:
     """Import a file as Python would: as a script, or as a submodule when it is one or has relative imports."""
     file = Path(path).resolve()
-    folder, name = file.parent, file.stem
-    levels = _package_depth(file)
-    for _ in range(levels):
-        folder, name = folder.parent, f"{folder.name}.{name}"
+    folder, name = import_place(file)
     sys.path[:0] = list(dict.fromkeys([str(folder), str(file.parent)]))
-    if levels:
+    if "." in name:
         return importlib.import_module(name)
     known = getattr(sys.modules.get(name), "__file__", None)
     if keep and known == str(file):
@@ -180,16 +176,6 @@ def _import_file(path: str, keep: bool) -> Any:
         del sys.modules[name]  # as Python does: the next import starts anew
         raise
     return module
-
-
-def _package_depth(file: Path) -> int:
-    """How many folders above a file belong to its package; relative imports make a package of folders without __init__."""
-    tree = ast.parse(file.read_bytes(), str(file))
-    relative = max((n.level for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)), default=0)
-    depth, folder = 0, file.parent
-    while (folder / "__init__.py").exists():
-        depth, folder = depth + 1, folder.parent
-    return max(depth, relative)
 
 
 def _pick(target: Target, namespace: Any) -> str:

@@ -64,11 +64,11 @@ def find_usage(
         try:
             layers = runnable(live, device, owned)
         except Exception as error:  # a module that refuses deepcopy raises whatever it likes
-            return Usage(tries[0].source, None, f"the modules cannot be copied: {_reason(error)}")
+            return Usage(tries[0].source, None, f"the modules cannot be copied: {reason_of(error)}")
         stack.enter_context(on_device(device))
         stack.enter_context(torch.enable_grad())
         if device == "meta":
-            stack.enter_context(_StrayTensorsToMeta())  # type: ignore[no-untyped-call]
+            stack.enter_context(StrayTensorsToMeta())  # type: ignore[no-untyped-call]
         owners = {id(p): (i, path) for found in (live, layers) for i, y in enumerate(found) for path, p in y.paths.items()}
         seed_all(0)
         before = random_state()
@@ -107,17 +107,18 @@ def _first_that_runs(
         try:
             return _run(layers, sample, loss_fn, device, owners)
         except Exception as error:  # the user's layers raise whatever they like; the reason is reported
-            reasons.append(_reason(error))
+            reasons.append(reason_of(error))
     return Usage(tries[0].source, None, f"the layers do not run on the sample input ({tries[0].source}): {reasons[0]}")
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
+    """An error in one line, with the user's line that it came from."""
     where = blame_exception(error)
     text = (text_of(error).strip().splitlines() or ["no message"])[0]
     return (f"{where.file}:{where.line}: " if where else "") + f"{type(error).__name__}: {text}"
 
 
-class _StrayTensorsToMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class StrayTensorsToMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A constant that a function holds on the CPU meets meta tensors: take its shape."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -233,7 +234,7 @@ def _loss_gradients(
     except Exception as error:  # the user's function raises whatever it likes; the layers can be traced without it
         if any(t.is_meta for t in tensors):  # it may refuse meta tensors only: real ones are tried next
             raise
-        note = f"loss_fn does not run, so the sum of the outputs was taken in its place: {_reason(error)}"
+        note = f"loss_fn does not run, so the sum of the outputs was taken in its place: {reason_of(error)}"
         return [torch.ones_like(t) if t.requires_grad else None for t in tensors], (note,), []
     return [t.grad for t in _tensors(leaf)], (), reached
 

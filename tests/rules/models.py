@@ -279,6 +279,17 @@ EXAMPLES = (
         passing={"stages": 1},
     ),
     Example(
+        "TIE206",
+        "class Head(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.table = nn.Linear(8, 11, bias=False)\n    def forward(self, x):\n        return self.table(x)\n"
+        "def layers():\n    return pipeline(tie(['word.weight']), tie(['table.weight'], None, Head))\n",
+        "def layers():\n    return pipeline(tie(['word.weight']), tie(['word.weight'], logits))\n",
+        "crash",
+        paths=("word.weight",),
+        options={"stages": 1},
+        passing={"stages": 1},
+        name="raises",
+    ),
+    Example(
         "TIE301",
         "def layers():\n    word, head = nn.Embedding(11, 8), nn.Linear(8, 11, bias=False)\n    head.weight = word.weight\n    return pipeline(word, head)\n",
         "def layers():\n    word, head = nn.Embedding(11, 8), nn.Linear(8, 11, bias=False)\n    return pipeline(word, head)\n",

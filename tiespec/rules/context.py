@@ -77,6 +77,8 @@ class Context:
         spec_file (str | None): the recorded spec.
         drift (tuple[tuple[str | None, str], ...]): (key, what has changed) since the spec was recorded.
         groups (Mapping[tuple[int, str], str] | None): (layer, path) -> optimizer settings; None when not asked for.
+        shadows_raise (Mapping[int, str]): number of stages -> what the layers raise when the first layer of a key in a stage
+            runs in place of the others.
     """
 
     pipeline: Pipeline
@@ -87,6 +89,7 @@ class Context:
     spec_file: str | None = None
     drift: tuple[tuple[str | None, str], ...] = ()
     groups: Mapping[tuple[int, str], str] | None = None
+    shadows_raise: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def ties(self) -> tuple[Tie, ...]:
@@ -123,6 +126,22 @@ def shards(tie: Tie, cut: Cut) -> list[Shard]:
     for index in tie.layers:
         stages.setdefault(stage_of(index, cut.parts), []).append(index)
     return [Shard(stage, layers[0], tuple(layers)) for stage, layers in sorted(stages.items())]
+
+
+def stand_ins(pipeline: Pipeline, cut: Cut) -> dict[int, int]:
+    """Layer -> the other layer whose module runs there: the first one of its key in the stage, where the two differ."""
+    found = {}
+    for tie in pipeline.ties:
+        for shard in shards(tie, cut):
+            owner = pipeline.layers[shard.owner]
+            found.update({i: owner.index for i in shard.layers[1:] if shadows(owner, pipeline.layers[i])})
+    return found
+
+
+def shadows(owner: Layer, other: Layer) -> bool:
+    """Whether two layers of a key in one stage differ in more than their ``forward_fn``."""
+    lists_differ = [n.text for n in owner.listed] != [n.text for n in other.listed]
+    return owner.recipe != other.recipe or (other.forward_fn is None and lists_differ)
 
 
 def nearest_names(layer: Layer, text: str, count: int = 3) -> list[str]:

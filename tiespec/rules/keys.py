@@ -19,6 +19,7 @@ from tiespec.rules.context import (
     listed_paths,
     positions,
     shards,
+    stand_ins,
 )
 from tiespec.verdict import Consequence
 
@@ -130,12 +131,26 @@ def _differing(a: Layer, b: Layer) -> list[str]:
     return [p for p, q in zip(first, second, strict=False) if p != q]
 
 
-def _mixed(a: Layer, b: Layer) -> bool:
-    """Whether the parameters at every position have equal sizes, so that nothing stops."""
+def _of_other_lists(a: Layer, b: Layer) -> Consequence:
+    """What two different lists lead to: DeepSpeed pairs them by position.
+
+    gloo's broadcast refuses a tensor that is larger than the one it is received into, and takes a smaller one; its all-reduce
+    refuses both (seen with torch 2.13).
+    """
+    pairs = [(p, q) for p, q in zip(positions(a), positions(b), strict=False) if p and q]
+    sizes = [(a.parameter(p).numel, b.parameter(q).numel) for p, q in pairs]
+    if any(sent > received for sent, received in sizes):
+        return "crash"
     if len(a.listed) != len(b.listed):
-        return False
-    pairs = [(p, q) for p, q in zip(positions(a), positions(b), strict=True) if p and q]
-    return all(a.parameter(p).shape == b.parameter(q).shape for p, q in pairs)
+        return "hang"
+    return "crash" if any(sent != received for sent, received in sizes) else "diverge"
+
+
+MIXED: dict[Consequence, str] = {
+    "diverge": "the gradients of different parameters are summed with each other",
+    "crash": "tensors of different sizes meet in a collective",
+    "hang": "a rank waits for a collective that the other never starts",
+}
 
 
 @rule("TIE203", "mismatched-paths", "error", "hang")
@@ -144,7 +159,8 @@ def mismatched_paths(context: Context) -> Findings:
 
     DeepSpeed pairs the names by position alone. Lists of different length make one rank wait for a collective that the
     other never starts: a hang while the pipeline is built. The same names in another order mix two parameters where the
-    shapes are equal, without a word (both seen on 0.19.8). Where the classes under a key differ, different names at the
+    shapes are equal, without a word; where they are not, tensors of different sizes meet in a collective, and a rank is
+    aborted (seen on 0.19.8 with gloo). Where the classes under a key differ, different names at the
     same position are the normal way to write it, and no fault.
 
     Fails:
@@ -161,23 +177,18 @@ def mismatched_paths(context: Context) -> Findings:
         if not cuts:
             continue
         counts, (a, b) = tuple(cut.stages for cut, _ in cuts), cuts[0][1]
-        mixed = _mixed(a, b)
-        then = (
-            "the gradients of different parameters are summed with each other"
-            if mixed
-            else "a rank waits for a collective that the other never starts"
-        )
+        consequence = _of_other_lists(a, b)
         for path in _differing(a, b):
             yield Found(
                 f'key "{tie.key}": the lists of {layers_said([a.index, b.index])} differ at "{path}"; DeepSpeed pairs names by '
-                f"position, so with {counts_said(counts)} {then}",
+                f"position, so with {counts_said(counts)} {MIXED[consequence]}",
                 f"give both the same list: {list_said([n.text for n in max((a, b), key=lambda y: len(y.listed)).listed])}",
                 key=tie.key,
                 layer=b.index,
                 path=path,
                 places=tuple(Place(y.index, list_said([n.text for n in y.listed]), path) for y in (a, b)),
                 stages=counts,
-                consequence="diverge" if mixed else "hang",
+                consequence=consequence,
             )
 
 
@@ -284,7 +295,8 @@ def shadowed_layer(context: Context) -> Findings:
 
     DeepSpeed builds one module for each key of a stage, from the first spec that has the key. Class, constructor arguments
     and list of the later ones are dropped; only their `forward_fn` counts. With one stage nothing is communicated and
-    nothing is said: the model is another one than was written (seen on 0.19.8).
+    nothing is said: the model is another one than was written (seen on 0.19.8). Where the first one does not run on what the
+    second one gets, it raises.
 
     Fails, with one stage:
 
@@ -296,21 +308,14 @@ def shadowed_layer(context: Context) -> Findings:
 
     Or a number of stages that parts the layers.
     """
+    by_count = [(cut, stand_ins(context.pipeline, cut)) for cut in context.cuts]
     for tie in context.ties:
         found: dict[tuple[int, int], list[int]] = {}
-        for cut in context.cuts:
-            for shard in shards(tie, cut):
-                for index in shard.layers[1:]:
-                    if _shadows(context.pipeline.layers[shard.owner], context.pipeline.layers[index]):
-                        found.setdefault((shard.owner, index), []).append(cut.stages)
+        for cut, replaced in by_count:
+            for index in (i for i in tie.layers if i in replaced):
+                found.setdefault((replaced[index], index), []).append(cut.stages)
         for (owner, index), counts in found.items():
             yield _shadowed(context, tie, context.pipeline.layers[owner], context.pipeline.layers[index], tuple(counts))
-
-
-def _shadows(owner: Layer, other: Layer) -> bool:
-    return owner.recipe != other.recipe or (
-        other.forward_fn is None and [n.text for n in owner.listed] != [n.text for n in other.listed]
-    )
 
 
 def _shadowed(context: Context, tie: Tie, owner: Layer, other: Layer, counts: tuple[int, ...]) -> Found | Undecided:
@@ -324,12 +329,14 @@ def _shadowed(context: Context, tie: Tie, owner: Layer, other: Layer, counts: tu
     if not context.settings.stages_given:
         return Undecided(message, "pass --stages to say how many stages there will be")
     paths = listed_paths(owner)
+    raised = next((context.shadows_raise[count] for count in counts if count in context.shadows_raise), None)
     return Found(
-        message,
+        message if raised is None else f"{message}; that raises {raised}",
         "use one class with a forward_fn for what differs, or a number of stages that parts the layers",
         key=tie.key,
         layer=other.index,
         path=paths[0] if paths else None,
         places=(Place(owner.index, f"{owner.typename}: built"), Place(other.index, f"{other.typename}: dropped")),
         stages=counts,
+        consequence=None if raised is None else "crash",
     )

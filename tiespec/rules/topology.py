@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tiespec.rules.catalogue import Found, Place, Undecided, rule
-from tiespec.rules.context import Context, Cut, counts_said, shards
+from tiespec.rules.context import Context, Cut, counts_said, layers_said, shards
 
 Findings = Iterator[Found | Undecided]
 
@@ -15,7 +15,8 @@ def impossible_topology(context: Context) -> Findings:
     """The layers cannot be cut into that many stages, or a stage stays empty.
 
     More stages than layers, or a partition by parameters or by type that gives a stage no layer: the rank of that stage has no
-    parameters, and building its optimizer or its first step raises. So does a batch size in the DeepSpeed config that is not
+    parameters, and building its optimizer or its first step raises ("optimizer got an empty parameter list"). So it does when
+    the layers of a stage have no parameter that is trained: functions, or all frozen (seen on 0.19.8). So does a batch size in the DeepSpeed config that is not
     micro batch x accumulation steps x data-parallel copies (`--dp`).
 
     Fails:
@@ -39,6 +40,33 @@ def impossible_topology(context: Context) -> Findings:
                 'use fewer stages, or partition_method="uniform"',
                 stages=(cut.stages,),
             )
+    yield from _untrained(context)
+
+
+def _untrained(context: Context) -> Findings:
+    """Stages that have layers, and nothing that an optimizer could train; of the cuts that were asked for."""
+    found: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+    for cut in context.cuts if context.settings.stages_given else ():
+        for stage in range(cut.stages):
+            held = tuple(range(cut.parts[stage], cut.parts[stage + 1]))
+            if held and not _trained(context, held):
+                found.setdefault(held, []).append((cut.stages, stage))
+    for held, where in found.items():
+        counts = tuple(stages for stages, _ in where)
+        yield Found(
+            f"with {counts_said(counts)}, stage {where[0][1]} ({layers_said(held)}) has no parameter that is trained: its rank has "
+            "nothing to give an optimizer, and making one raises",
+            "choose a cut that puts a layer with trainable parameters into the stage",
+            layer=held[0],
+            places=tuple(Place(i, "no trainable parameter") for i in held),
+            stages=counts,
+        )
+
+
+def _trained(context: Context, held: Iterable[int]) -> list[int]:
+    """The layers that have a trainable parameter, or might have: what does not build is unknown."""
+    layers = context.pipeline.layers
+    return [i for i in held if layers[i].unbuilt is not None or any(True for _ in layers[i].trainable())]
 
 
 def _batch(context: Context) -> Findings:
@@ -115,7 +143,7 @@ def tie_only_stage(context: Context) -> Findings:
 
 def _only_copies(context: Context, cut: Cut, stage: int) -> bool:
     held = range(cut.parts[stage], cut.parts[stage + 1])
-    trained = [i for i in held if any(True for _ in context.pipeline.layers[i].trainable())]
+    trained = _trained(context, held)
     copies = {
         i for tie in context.ties for shard in shards(tie, cut)[1:] if shard.stage == stage for i in shard.layers
     }  # fmt: skip

@@ -44,6 +44,15 @@ def replace_parameter(module: nn.Module, old: Any, new: Any) -> None:
                 part._parameters[name] = new
 
 
+def share_buffers(module: nn.Module, other: nn.Module) -> None:
+    """Buffers of the same name and shape are one, as they are where both layers are one module."""
+    for path, part in module.named_modules():
+        for name, buffer in list(part._buffers.items()):
+            theirs = dict(other.named_buffers()).get(f"{path}.{name}" if path else name)
+            if buffer is not None and theirs is not None and theirs.shape == buffer.shape:
+                part._buffers[name] = theirs
+
+
 def copies_of(here: Any, everyone: Sequence[Mapping[str, Any]]) -> list[Copy]:
     """Every tie of the pipeline over more than one stage, sorted by key; with the tensors where this rank holds it."""
     copies = []
@@ -88,8 +97,7 @@ def _parameter_copies(here: Any) -> list[Copy]:
     copies = []
     for key, by_layer in here._parameter_ties:
         copy = Copy(key, sorted({here.stage_owner(layer) for layer in by_layer}))
-        local = local_layers(here, by_layer)
-        for layer in local:
+        for layer in local_layers(here, by_layer):
             module, names = here.forward_funcs[layer - here._local_start], by_layer[layer]
             if not copy.names:
                 copy.names, copy.tensors = names, [read(module, name) for name in names]
@@ -112,6 +120,23 @@ def make_group(here: Any, stages: Iterable[int]) -> tuple[Any, list[int]]:
             if here.global_rank in ranks:
                 mine = (group, ranks)
     return mine
+
+
+def compare_frozen(copies: Sequence[Copy]) -> None:
+    """What was frozen after construction must be frozen in every copy, or the ranks wait for each other.
+
+    Raises:
+        TieMismatchError: on every rank of the tie.
+    """
+    for copy in copies:
+        mine = [tensor.requires_grad for tensor in copy.tensors]
+        everyone: list[Any] = [None] * len(copy.ranks)
+        dist.all_gather_object(everyone, mine, group=copy.group)
+        for i, name in enumerate(copy.names):
+            frozen = [str(rank) for rank, flags in zip(copy.ranks, everyone, strict=True) if not flags[i]]
+            if 0 < len(frozen) < len(copy.ranks):
+                what = f'"{name}" of tie "{copy.key}" is frozen on rank {", ".join(frozen)}, and not on the others'
+                raise TieMismatchError(what, "freeze it on every stage that holds a copy, or on none")
 
 
 def weights_to_reduce(copy: Copy) -> list[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -19,49 +18,6 @@ def names_of(spec: TiedLayerSpec) -> list[str]:
         listed = [names] if isinstance(names, str) else [] if names is None else list(names)
         names = spec.tied_weight_attr = sorted(listed) if isinstance(names, (set, frozenset)) else listed
     return list(names)
-
-
-def check_keys(specs: Sequence[Any]) -> None:
-    """Refuse a key that DeepSpeed's ModuleDict refuses, and two keys of one layer each that look like one.
-
-    Every rank has all specs, so every rank comes to the same error.
-
-    Raises:
-        TieUnresolvedError: it names the key and the layer.
-    """
-    layers: dict[Any, list[int]] = {}
-    for index, spec in enumerate(specs):
-        if isinstance(spec, TiedLayerSpec):
-            layers.setdefault(spec.key, []).append(index)
-    for key, (first, *_) in layers.items():
-        try:
-            nn.ModuleDict().add_module(key, nn.Identity())
-        except (KeyError, TypeError) as error:
-            what = f"key {key!r} of layer {first} cannot name a module: {error.args[0]}"
-            raise TieUnresolvedError(what, "give the tie another key: letters, digits and underscores") from error
-    for key, other in misspelled({key: len(where) for key, where in layers.items()}).items():
-        what = f'only layer {layers[key][0]} has the key "{key}"; did you mean "{other}" of layer {layers[other][0]}?'
-        raise TieUnresolvedError(what, "give both the same key, or write a LayerSpec where nothing is tied")
-
-
-def misspelled(uses: Mapping[str, int]) -> dict[str, str]:
-    """The later one of two keys that differ by a letter or two -> the other one; keys that differ in digits are not meant.
-
-    Args:
-        uses (Mapping[str, int]): key -> number of its layers, in order; one that has several is never misspelled.
-    """
-    found: dict[str, str] = {}
-    for key in [key for key, number in uses.items() if number == 1]:
-        others = [other for other in uses if other != key and other not in found and _digits(other) == _digits(key)]
-        earlier = [other for other in others if uses[other] > 1 or list(uses).index(other) < list(uses).index(key)]
-        near = difflib.get_close_matches(key, earlier, n=1, cutoff=0.85)
-        if near:
-            found[key] = near[0]
-    return found
-
-
-def _digits(key: str) -> str:
-    return "".join(c for c in key if c.isdigit())
 
 
 def read(module: Any, name: str) -> Any:
@@ -95,11 +51,21 @@ def local_layers(here: Any, by_layer: Mapping[int, Sequence[str]]) -> list[int]:
     return [layer for layer in sorted(by_layer) if here.stage_owner(layer) == here.stage_id]
 
 
-def _tied(here: Any, by_layer: Mapping[int, Sequence[str]]) -> list[Any]:
-    for layer in local_layers(here, by_layer)[:1]:
-        module = here.forward_funcs[layer - here._local_start]
-        return [_tensor(read(module, name)) for name in by_layer[layer]]
-    return []
+def _tied(here: Any, by_layer: Mapping[int, Sequence[str]]) -> dict[str, Any]:
+    """The tensors of a tie by parameter in this stage, and what is wrong with their names."""
+    tensors: list[Any] = []
+    for layer in local_layers(here, by_layer):
+        module, found = here.forward_funcs[layer - here._local_start], []
+        for name in by_layer[layer]:
+            try:
+                tensor = read(module, name)
+            except AttributeError as error:
+                return {"tensors": [], "wrong": f'"{name}" of layer {layer} does not resolve: {error}'}
+            if not isinstance(tensor, nn.Parameter):
+                return {"tensors": [], "wrong": f'"{name}" of layer {layer} is no Parameter'}
+            found.append(_tensor(tensor))
+        tensors = tensors or found
+    return {"tensors": tensors, "wrong": None}
 
 
 def _tensor(tensor: Any) -> tuple[tuple[int, ...], str, bool]:
@@ -138,12 +104,22 @@ def compare(everyone: Sequence[Mapping[str, Any]]) -> None:
     for other in everyone[1:]:
         for what in ("specs", "ties"):
             _compare_lists(everyone[0], other, what)
-        for key, tensors in other["tied"].items():
-            mine = everyone[0]["tied"][key]
-            if tensors and mine and tensors != mine:
-                _differ(f'tie "{key}"', everyone[0], _said_all(mine), other, _said_all(tensors))
+    for key in everyone[0]["tied"]:
+        _compare_tied(key, everyone)
     for key in sorted({key for told in everyone for key in told["held"]}):
         _compare_key(key, [told for told in everyone if key in told["held"]])
+
+
+def _compare_tied(key: str, everyone: Sequence[Mapping[str, Any]]) -> None:
+    for told in everyone:
+        if told["tied"][key]["wrong"]:
+            what = f'tie "{key}" on rank {told["rank"]}: {told["tied"][key]["wrong"]}'
+            raise TieUnresolvedError(what, "name Parameters of the layers in ties=")
+    tellers = [told for told in everyone if told["tied"][key]["tensors"]]
+    for other in tellers[1:]:
+        mine, theirs = tellers[0]["tied"][key]["tensors"], other["tied"][key]["tensors"]
+        if mine != theirs:
+            _differ(f'tie "{key}"', tellers[0], _said_all(mine), other, _said_all(theirs))
 
 
 def _compare_lists(first: Mapping[str, Any], other: Mapping[str, Any], what: str) -> None:

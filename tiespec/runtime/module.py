@@ -11,7 +11,7 @@ changes only what they get wrong; each override names the fault. Two ideas carry
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -21,8 +21,18 @@ from deepspeed.pipe import TiedLayerSpec
 from torch import nn
 
 from tiespec.errors import TieOutOfSyncError
-from tiespec.runtime.copies import Copy, copies_of, digest, make_group, replace_parameter, weights_to_reduce
-from tiespec.runtime.handshake import check_keys, compare, layout, names_of, read, tell
+from tiespec.runtime.arguments import check_keys, check_ties, steps_of, ties_of, warn_of_lost_ties
+from tiespec.runtime.copies import (
+    Copy,
+    compare_frozen,
+    copies_of,
+    digest,
+    make_group,
+    replace_parameter,
+    share_buffers,
+    weights_to_reduce,
+)
+from tiespec.runtime.handshake import compare, layout, names_of, read, tell
 
 
 class _Touch(torch.autograd.Function):
@@ -95,8 +105,8 @@ class TiedPipeline:
     """Mixin: ``class Pipe(TiedPipeline, PipelineModule)``. See ``PipelineModule`` below for the arguments it adds."""
 
     def __init__(self, *args: Any, ties: Any = (), check_every: int = 0, **kwargs: Any) -> None:
-        self._parameter_ties = _ties_of(ties)
-        self._check_every, self._reductions = check_every, 0
+        self._parameter_ties = ties_of(ties)
+        self._check_every, self._reductions = steps_of(check_every), 0
         self._copies: list[Copy] = []
         _stock(self, "__init__")(*args, **kwargs)
 
@@ -104,6 +114,7 @@ class TiedPipeline:
         """Stock (all releases) runs the first class of a key in a stage for all, and hides modules in partials."""
         here: Any = self
         check_keys(here._layer_specs)
+        check_ties(self._parameter_ties, len(here._layer_specs))
         _stock(self, "_build")()
         owners: dict[Any, tuple[nn.Module, TiedLayerSpec]] = {}
         for local, spec in enumerate(here._layer_specs[here._local_start : here._local_stop]):
@@ -119,6 +130,7 @@ class TiedPipeline:
         here: Any = self
         if here._topo.get_dim("pipe") == 1:
             return {}
+        warn_of_lost_ties(here)
         told = tell(here)
         everyone: list[Any] = [None] * dist.get_world_size(here._grid.get_pipe_parallel_group())
         dist.all_gather_object(everyone, told, group=here._grid.get_pipe_parallel_group())
@@ -142,6 +154,8 @@ class TiedPipeline:
 
     def get_tied_weights_and_groups(self) -> list[tuple[Any, Any]]:
         """Stock lists a Parameter once for each of its names, and frozen ones; the engine calls this once a step."""
+        if self._reductions == 0:
+            compare_frozen(self._copies)
         if self._check_every and self._reductions % self._check_every == 0:
             self.assert_ties_in_sync()
         self._reductions += 1
@@ -218,7 +232,13 @@ class PipelineModule(TiedPipeline, _StockPipelineModule):  # type: ignore[misc]
 
 
 def patched(cls: type) -> type:
-    """A subclass of a PipelineModule subclass whose ties hold; its constructor takes ``ties`` and ``check_every`` too."""
+    """A subclass of a PipelineModule subclass whose ties hold; its constructor takes ``ties`` and ``check_every`` too.
+
+    Raises:
+        TypeError: ``cls`` is no PipelineModule subclass.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, _StockPipelineModule)):
+        raise TypeError(f"patched() takes a subclass of deepspeed.pipe.PipelineModule, not {cls!r}")
     if issubclass(cls, TiedPipeline):
         return cls
     return type(cls.__name__, (TiedPipeline, cls), {"__module__": cls.__module__, "__doc__": cls.__doc__})
@@ -229,15 +249,6 @@ def install() -> None:
     for name, value in vars(TiedPipeline).items():
         if callable(value) or isinstance(value, property):
             setattr(_StockPipelineModule, name, value)
-
-
-def _ties_of(ties: Any) -> list[tuple[str, dict[int, list[str]]]]:
-    entries = getattr(ties, "proposals", ties) or ()
-    found = []
-    for entry in entries:
-        tie: Mapping[str, Any] = entry if isinstance(entry, Mapping) else vars(entry)
-        found.append((str(tie["key"]), {int(layer): list(names) for layer, names in tie["by_layer"].items()}))
-    return sorted(found)
 
 
 def _same_recipe(a: TiedLayerSpec, b: TiedLayerSpec) -> bool:
@@ -264,6 +275,7 @@ def _own_module(here: Any, index: int, spec: TiedLayerSpec, shared: nn.Module, o
     sources = names if same else names_of(owner)
     for name, source in zip(names, sources, strict=True):
         replace_parameter(module, read(module, name), read(shared, source))
+    share_buffers(module, shared)
     here.add_module(str(index), module)
     return module
 

@@ -14,7 +14,7 @@ from tiespec.inputs import FORM, samples
 from tiespec.pairing import pair
 from tiespec.pipeline import Pipeline
 from tiespec.proposals import propose_keys
-from tiespec.runtime.handshake import misspelled
+from tiespec.runtime.arguments import misspelled
 from tiespec.state import seed_all
 from tiespec.target import load_target
 from tiespec.verification.task import Place, Plan, Task, write_plan
@@ -26,7 +26,7 @@ def prepare(task: Task, progress: Progress) -> None:
     """Write the plan and the sample batch into the task's folder.
 
     Raises:
-        UsageError: more stages than layers, or no sample input is known.
+        UsageError: no sample input is known.
         TargetError: the user's code failed, or the target is one plain module.
     """
     loaded = load_target(task.target, task.setup, progress)
@@ -36,8 +36,6 @@ def prepare(task: Task, progress: Progress) -> None:
         what = f"{pipeline.target} is one module, not a sequence of layers: there is no pipeline to run"
         raise TargetError(what, "name a list of layers, an nn.Sequential, a PipelineModule, or a function that gives one")
     stages = task.stages or pipeline.num_stages or min(2, len(pipeline.layers))
-    if stages > len(pipeline.layers):
-        raise UsageError(f"{stages} stages for {len(pipeline.layers)} layers", f"pass --stages 1 to {len(pipeline.layers)}")
     seed_all(SEED)
     found = samples(task.input, loaded.namespace, analysis.live)
     if not found:

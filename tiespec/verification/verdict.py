@@ -137,6 +137,8 @@ def _judged(task: Task, job: Job, plan: Plan, ended: Ended, progress: Progress) 
     made = partial(_made, task, plan, ended)
     if ended.hung:
         return made("hang", waiting=_waiting(task, ended))
+    if any(how in ABORTED for how in ended.gone.values()):
+        return made("crash", errors={rank: f"{how}: {_last_line(ended, rank)}" for rank, how in ended.gone.items()})
     if ended.gone:
         rank, how = next(iter(ended.gone.items()))
         log = ended.logs.get(rank)
@@ -158,6 +160,17 @@ def _judged(task: Task, job: Job, plan: Plan, ended: Ended, progress: Progress) 
         reference=compared.reference,
         lost=compared.lost,
     )
+
+
+ABORTED = tuple(f"was killed ({name})" for name in ("SIGABRT", "SIGSEGV", "SIGFPE", "SIGBUS", "SIGILL"))
+"""gloo aborts a process in which tensors of different sizes meet; what comes from outside is SIGKILL or SIGTERM."""
+
+
+def _last_line(ended: Ended, rank: int) -> str:
+    log = Path(ended.logs.get(rank, ""))
+    lines = log.read_text(errors="replace").strip().splitlines() if log.is_file() else []
+    said = [line.strip() for line in lines if "what()" in line or "Error" in line]
+    return (said or lines or ["no word"])[-1]
 
 
 def _no_fault_of_ties(task: Task, job: Job, ended: Ended, errors: dict[int, Any]) -> None:
@@ -195,9 +208,8 @@ def _made(task: Task, plan: Plan, ended: Ended, outcome: Any, **found: Any) -> V
         steps=task.steps,
         input=plan.source,
         outcome=outcome,
-        errors={rank: error["text"] for rank, error in ended.errors().items()},
         losses=ended.losses(),
         notes=plan.notes,
         logs=str(Path(task.folder, "logs")) if outcome in ("hang", "crash") else None,
-        **found,
+        **{"errors": {rank: error["text"] for rank, error in ended.errors().items()}, **found},
     )

@@ -75,9 +75,15 @@ def _named(pipeline: Any, tensor: torch.Tensor) -> dict[str, Any]:
     """Key, layer and path of the parameter whose value or gradient a tensor is."""
     for key, module in getattr(pipeline, "tied_modules", {}).items():
         for path, parameter in module.named_parameters():
-            held = (parameter, parameter.grad, getattr(parameter, "_hp_grad", None))
-            if any(t is not None and t.data_ptr() == tensor.data_ptr() for t in held):
+            if any(_same_memory(tensor, t) for t in (parameter, parameter.grad, getattr(parameter, "_hp_grad", None))):
                 specs = enumerate(pipeline._layer_specs[pipeline._local_start : pipeline._local_stop], pipeline._local_start)
                 layer = next((i for i, spec in specs if getattr(spec, "key", None) == key), None)
                 return {"key": str(key), "layer": layer, "path": path}
     return {}
+
+
+def _same_memory(tensor: torch.Tensor, other: torch.Tensor | None) -> bool:
+    if tensor is other or other is None:
+        return other is not None
+    strided = tensor.layout is other.layout is torch.strided  # a sparse tensor has no data pointer
+    return strided and tensor.data_ptr() == other.data_ptr()

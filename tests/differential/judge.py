@@ -1,0 +1,89 @@
+"""One case: what `check` says, what stock DeepSpeed does, and what the patched module makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tests.differential.faults import FAULTS, inject
+from tests.differential.model import Model, draw, source
+from tests.verification import verified
+
+ORDER = ("crash", "hang", "diverge", "wrong-forward", "wrong-gradient", "lost-on-resume")
+BEYOND_REPAIR = ("TIE108", "TIE502", "TIE503", "TIE504")
+"""Faults that are not in the ties: the patched module crashes as stock does."""
+
+
+@dataclass
+class Judged:
+    """What was said of a case, and what happened.
+
+    ``said`` holds the outcomes that `check` allows (the first of its consequences to strike; crash and hang strike first),
+    ``real`` the outcome of stock DeepSpeed, ``patched`` that of tiespec's runtime.
+    """
+
+    model: Model
+    said: tuple[str, ...]
+    codes: tuple[str, ...]
+    real: str
+    patched: str
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the verdict is what happened."""
+        return self.real in self.said
+
+    @property
+    def repaired(self) -> bool:
+        """Whether the patched module trains it right or refuses it."""
+        return self.patched in ("ok", "refused") or (
+            self.patched == "crash" == self.real and bool({*self.codes} & {*BEYOND_REPAIR})
+        )
+
+
+def case(seed: int) -> Model:
+    """The pipeline of a seed: a third healthy, the others with one or two faults."""
+    random = Random(seed)
+    m = draw(random)
+    for _ in range(random.choice([0, 0, 1, 1, 1, 2])):
+        while not inject(m, random.choice(list(FAULTS)), random):
+            pass
+    return m
+
+
+def judge(m: Model, folder: Path) -> Judged:
+    """Write the case into a folder, and ask all three."""
+    file = folder / "model.py"
+    file.write_text(source(m))
+    target = f"{file}:layers"
+    wanted = {"stages": m.stages, "partition": m.partition, "config": m.config, "timeout": 8.0}
+    stock = verified(target, check=_check(target, m), **wanted)
+    patched = verified(target, patched=True, **wanted)
+    findings = stock["check"].get("findings", [])
+    consequences = {f["consequence"] for f in findings if f["severity"] != "note"} - {"none"}
+    said = ("error",) if "error" in stock["check"] else predicted(consequences)
+    codes = tuple(sorted({f["code"] for f in findings}))
+    return Judged(m, said, codes, _outcome(stock), _outcome(patched), {"stock": stock, "patched": patched})
+
+
+def predicted(consequences: set[str]) -> tuple[str, ...]:
+    """The outcomes that may be seen first; where a run neither crashes nor hangs, it is one."""
+    ending = tuple(c for c in ("crash", "hang") if c in consequences)
+    return ending or tuple(c for c in ORDER if c in consequences)[:1] or ("ok",)
+
+
+def _outcome(found: dict[str, Any]) -> str:
+    error = found["verify"].get("error")
+    if error is None:
+        return str(found["verify"]["outcome"])
+    return "crash" if error["help"] == "it fails in one process, too" else "error"
+
+
+def _check(target: str, m: Model) -> dict[str, Any]:
+    return {
+        "target": target, "setup": None, "input": [], "stages": [m.stages], "partition": m.partition,
+        "ds_config": m.config, "by_key": {},
+    }  # fmt: skip
