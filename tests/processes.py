@@ -10,25 +10,29 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
 ALWAYS = {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
+_one_at_a_time = threading.Lock()
 _fresh: dict[int, subprocess.Popen[bytes]] = {}
 
 
 def forked(request: dict[str, Any], environment: dict[str, str], output: Path) -> int:
     """A rank that starts without an import; the server is another one for each path and build folder of DeepSpeed."""
     where = {name: environment[name] for name in ("PYTHONPATH", "TORCH_EXTENSIONS_DIR") if name in environment}
-    server = _server(tuple(where.items()))
-    assert server.stdin is not None
-    assert server.stdout is not None
-    print(json.dumps({"request": request, "environment": environment, "output": str(output)}), file=server.stdin, flush=True)
-    for line in server.stdout:  # DeepSpeed prints while it is imported
-        if line.startswith('{"pid"'):
-            return int(json.loads(line)["pid"])
+    started = json.dumps({"request": request, "environment": environment, "output": str(output)})
+    with _one_at_a_time:
+        server = _server(tuple(where.items()))
+        assert server.stdin is not None
+        assert server.stdout is not None
+        print(started, file=server.stdin, flush=True)
+        for line in server.stdout:  # DeepSpeed prints while it is imported
+            if line.startswith('{"pid"'):
+                return int(json.loads(line)["pid"])
     raise RuntimeError(f"the server of ranks ended with {server.wait()}")
 
 

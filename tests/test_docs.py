@@ -15,7 +15,8 @@ def test_the_output_in_the_readme_is_the_real_one() -> None:
     shown = re.findall(r"<!-- output: tiespec (.+?) -->\n```\n(.*?)```", README, re.DOTALL)
     assert shown
     for command, output in shown:
-        assert tiespec(*shlex.split(command)).stdout.strip("\n") == output.strip("\n")
+        printed = re.sub(r"\S*tiespec-verify-\w+", "/tmp/tiespec-verify-1a2b3c4d", tiespec(*shlex.split(command)).stdout)
+        assert printed.strip("\n") == output.strip("\n")
 
 
 def test_the_commands_in_the_readme_are_known() -> None:

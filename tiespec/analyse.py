@@ -34,6 +34,8 @@ class Analysis:
         kind: layers, an instance of a PipelineModule subclass, or of DeepSpeed's own class.
         rerun: the first error when other layers stand in for some (``shadow.first_error``); None when there is none, or when
             the usage is unknown.
+        loaded (Loaded | None): the target itself; None for a plain module.
+        owned (bool): whether its modules belong to tiespec.
     """
 
     pipeline: Pipeline
@@ -41,6 +43,8 @@ class Analysis:
     live: Sequence[LiveLayer] = field(default=(), repr=False)
     kind: Literal["layers", "subclass", "factory"] = "layers"
     rerun: Callable[[Mapping[int, int]], str | None] = field(default=lambda stands_in: None, repr=False)
+    loaded: Loaded | None = field(default=None, repr=False)
+    owned: bool = False
 
 
 def analyse_target(
@@ -89,9 +93,8 @@ def _analyse(loaded: Loaded, given: Sequence[str], owned: bool, progress: Progre
     rerun = partial(first_error, captured.live, loaded.namespace, captured.loss_fn, given, "meta", owned)
     if usage.used is None and usage.source != "none":
         usage, rerun = _on_cpu(loaded, given, owned, progress, captured.pipeline, usage)
-    if usage.used is None:
-        return Analysis(captured.pipeline, usage, captured.live, _kind(loaded))
-    return Analysis(captured.pipeline, usage, captured.live, _kind(loaded), rerun)
+    analysis = Analysis(captured.pipeline, usage, captured.live, _kind(loaded), loaded=loaded, owned=owned)
+    return analysis if usage.used is None else replace(analysis, rerun=rerun)
 
 
 def _kind(loaded: Loaded) -> Literal["layers", "subclass", "factory"]:

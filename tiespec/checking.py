@@ -17,8 +17,10 @@ from tiespec.findings import Choice, check_codes, find
 from tiespec.generation import generate_spec
 from tiespec.groups import Groups, group_settings
 from tiespec.guest import Progress
+from tiespec.parting import Parting
 from tiespec.pipeline import Pipeline
 from tiespec.rules.context import Context, Cut, Settings, stand_ins
+from tiespec.simulation import partings
 from tiespec.spec import TieSpec, drift, load
 from tiespec.stages import cut
 from tiespec.target import load_function
@@ -44,6 +46,7 @@ class Options:
         select, ignore (tuple[str, ...]): codes, or their beginnings.
         by_key (Mapping[str, tuple[str, ...]]): key -> codes that are ignored for it.
         severities (Mapping[str, Severity]): code -> severity.
+        simulate (bool): whether the installed DeepSpeed is constructed under simulated ranks.
     """
 
     stages: tuple[int, ...] = ()
@@ -58,6 +61,7 @@ class Options:
     ignore: tuple[str, ...] = ()
     by_key: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     severities: Mapping[str, Severity] = field(default_factory=dict)
+    simulate: bool = True
 
 
 def check_target(
@@ -130,7 +134,7 @@ def _report(analysis: Analysis, options: Options, groups: Groups | None) -> Repo
     cuts, impossible = _cuts(pipeline, options)
     context = Context(
         pipeline, analysis.usage, settings, cuts, impossible, options.spec, _drift(analysis, options), groups,
-        _shadows_raise(analysis, cuts),
+        _shadows_raise(analysis, cuts), _partings(analysis, options, cuts),
     )  # fmt: skip
     findings, notes = find(context, Choice(options.select, options.ignore, options.by_key, options.severities))
     return Report(
@@ -144,6 +148,13 @@ def _report(analysis: Analysis, options: Options, groups: Groups | None) -> Repo
         findings=list(findings),
         notes=[*notes, *(Note(code=None, message=text, help="") for text in (*pipeline.notes, *analysis.usage.notes))],
     )
+
+
+def _partings(analysis: Analysis, options: Options, cuts: Sequence[Cut]) -> dict[int, Parting | str]:
+    counts = [where.stages for where in cuts if where.stages > 1]
+    if not options.simulate or not analysis.pipeline.ties:
+        return {}
+    return partings(analysis, counts, options.partition)
 
 
 def _shadows_raise(analysis: Analysis, cuts: Sequence[Cut]) -> dict[int, str]:

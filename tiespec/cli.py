@@ -139,8 +139,6 @@ def _compare(result: dict[str, Any], output: str | None, format: Any) -> None:
     raise typer.Exit(FOUND)
 
 
-TARGETS = Annotated[str | None, typer.Argument(metavar="[TARGET]", help="As for generate; else those of [tool.tiespec].")]
-CODE = Annotated[str | None, typer.Argument(metavar="[CODE]", help="Such as TIE401; all of them when left out.")]
 CODES = Annotated[str, typer.Option(metavar="CODES", help="Rules, or beginnings of their codes, with commas: TIE401,TIE2.")]
 
 
@@ -158,6 +156,9 @@ def check(
     input: INPUT = [],
     deepspeed: Annotated[str | None, typer.Option(metavar="VERSION", help="DeepSpeed release on the cluster.")] = None,
     param_groups: Annotated[str | None, typer.Option(help="FILE.py:function from a module to optimizer groups.")] = None,
+    simulate: Annotated[
+        bool, typer.Option("--simulate/--no-simulate", help="Construct the installed DeepSpeed under simulated ranks.")
+    ] = True,
     select: CODES = "",
     ignore: CODES = "",
     format: Annotated[Literal["text", "json"], typer.Option(help="Of the report on stdout.")] = "text",
@@ -174,7 +175,7 @@ def check(
     given = {
         "spec": spec, "stages": stages, "data_parallel": dp, "tensor_parallel": tp, "partition": partition,
         "ds_config": ds_config, "input": input, "deepspeed": deepspeed, "param_groups": param_groups,
-        "select": _codes(select), "ignore": _codes(ignore), "setup": setup,
+        "select": _codes(select), "ignore": _codes(ignore), "setup": setup, "simulate": None if simulate else False,
     }  # fmt: skip
     if target is not None:
         parse_target(target)

@@ -63,10 +63,24 @@ def find(context: Context, choice: Choice) -> tuple[tuple[Finding, ...], tuple[N
                 findings.append(_finding(rule, found, context, choice))
             else:
                 notes.append(Note(code=rule.code, message=found.message, help=found.help))
+    findings = [f for f in findings if f.code != "TIE501" or not _is_explained(f, findings)]
+    if any(f.consequence == "crash" for f in findings):  # the construction raises what a rule has explained
+        notes = [note for note in notes if note.code != "TIE501"]
     kept, stale = _silenced(findings, context.pipeline, choice)
     if _wanted("TIE902", choice):
         kept += [_finding(RULES["TIE902"], found, context, choice, location) for found, location in stale]
     return tuple(sorted(kept, key=_order)), tuple(notes)
+
+
+def _is_explained(simulated: Finding, findings: Sequence[Finding]) -> bool:
+    """Whether a rule has said why ranks part: the same tie (or none), in a number of stages that both name."""
+    return any(
+        f.code != "TIE501"
+        and f.consequence in ("crash", "hang", "diverge")
+        and (f.key is None or simulated.key is None or f.key == simulated.key)
+        and (not f.stages or bool({*f.stages} & {*simulated.stages}))
+        for f in findings
+    )
 
 
 def _wanted(code: str, choice: Choice) -> bool:

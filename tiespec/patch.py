@@ -232,7 +232,14 @@ def _flat(value: Any) -> str:
     return literal(value) if isinstance(value, str) else repr(value)
 
 
-_RUNTIME = ("errors.py", "runtime/arguments.py", "runtime/handshake.py", "runtime/copies.py", "runtime/module.py")
+_RUNTIME = (
+    "errors.py",
+    "runtime/arguments.py",
+    "runtime/handshake.py",
+    "runtime/copies.py",
+    "runtime/layers.py",
+    "runtime/module.py",
+)
 
 
 def inlined_runtime() -> tuple[str, list[str]]:

@@ -78,7 +78,7 @@ def recording() -> Iterator[Recording]:
     recording = Recording()
     with ExitStack() as stack:
         stack.enter_context(rank_variables())
-        stack.enter_context(_fake_process_group())
+        stack.enter_context(fake_process_group())
         stack.enter_context(_recorded_pipelines(recording))
         stack.enter_context(_recorded_lines(recording))
         stack.enter_context(_recorded_models(recording))
@@ -180,7 +180,7 @@ def _refusal(typename: Any, location: Location | None, error: Exception) -> str:
 
 
 @contextmanager
-def _fake_process_group() -> Iterator[None]:
+def fake_process_group() -> Iterator[None]:
     """A process group that the script starts is torch's fake one: every collective returns at once."""
     import deepspeed.comm.comm as ds_comm
     import torch

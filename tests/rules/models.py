@@ -443,6 +443,30 @@ EXAMPLES = (
         copies=WORDS,
     ),
     Example(
+        "TIE501",
+        "import os\n"
+        + _ends("tie(NAMES)", "tie(NAMES, logits)", "NAMES = ['word.weight']\n").replace(
+            "    return", "    NAMES = ['word.weight', 'scale'] if os.environ['RANK'] == '1' else ['word.weight']\n    return"
+        ),
+        GOOD,
+        "hang",
+        paths=("scale",),
+        options={"stages": 2},
+        name="list by rank",
+    ),
+    Example(
+        "TIE501",
+        "class Pipe(PipelineModule):\n    def __init__(self, **kwargs):\n        super().__init__(layers=pipeline(tie(['word.weight']), tie(['word.weight'], logits)), loss_fn=loss_fn, **kwargs)\n"
+        "    def _synchronize_tied_weights(self):\n        if self.stage_id == 0:\n            super()._synchronize_tied_weights()\n            super()._synchronize_tied_weights()\n"
+        "def layers():\n    return Pipe(num_stages=2, partition_method='uniform')\n",
+        "class Pipe(PipelineModule):\n    def __init__(self, **kwargs):\n        super().__init__(layers=pipeline(tie(['word.weight']), tie(['word.weight'], logits)), loss_fn=loss_fn, **kwargs)\n"
+        "    def _synchronize_tied_weights(self):\n        super()._synchronize_tied_weights()\n"
+        "def layers():\n    return Pipe(num_stages=2, partition_method='uniform')\n",
+        "hang",
+        paths=("word.weight",),
+        name="overridden",
+    ),
+    Example(
         "TIE502",
         "def layers():\n    return [LayerSpec(nn.Embedding, 11, 8), LayerSpec(nn.Linear, 8, 11)]\n",
         "def layers():\n    return [LayerSpec(nn.Embedding, 11, 8), LayerSpec(nn.Linear, 8, 11)]\n",

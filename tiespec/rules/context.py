@@ -10,6 +10,7 @@ from packaging.version import Version
 
 from tiespec.dsconfig import DsConfig
 from tiespec.pairing import Row, pair
+from tiespec.parting import Parting
 from tiespec.pipeline import Layer, ListedName, Pipeline, Tie
 from tiespec.stages import stage_of
 from tiespec.usage import Usage
@@ -79,6 +80,7 @@ class Context:
         groups (Mapping[tuple[int, str], str] | None): (layer, path) -> optimizer settings; None when not asked for.
         shadows_raise (Mapping[int, str]): number of stages -> what the layers raise when the first layer of a key in a stage
             runs in place of the others.
+        partings (Mapping[int, Parting | str]): number of stages -> where simulated ranks part; or what the construction raises.
     """
 
     pipeline: Pipeline
@@ -90,6 +92,7 @@ class Context:
     drift: tuple[tuple[str | None, str], ...] = ()
     groups: Mapping[tuple[int, str], str] | None = None
     shadows_raise: Mapping[int, str] = field(default_factory=dict)
+    partings: Mapping[int, Parting | str] = field(default_factory=dict)
 
     @property
     def ties(self) -> tuple[Tie, ...]:

@@ -4,10 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from tiespec.parting import Parting
 from tiespec.rules.catalogue import Found, Place, Undecided, rule
 from tiespec.rules.context import Context, Cut, counts_said, layers_said, shards
 
 Findings = Iterator[Found | Undecided]
+
+
+@rule("TIE501", "collective-mismatch", "error", "hang")
+def collective_mismatch(context: Context) -> Findings:
+    """Two ranks of a group do not do the same collectives in the same order.
+
+    Not a rule about what is written: the installed DeepSpeed, or your subclass of its PipelineModule, is constructed for one
+    rank of each stage, and what each would communicate is compared, while the pipeline is built and in the tie reduction of a
+    step. It is reported where no other rule explains it: a method that is overridden, a list that depends on the rank, two
+    keys that are visited in different orders. `--no-simulate` leaves it out.
+
+    Fails:
+
+        class Pipe(PipelineModule):
+            def _synchronize_tied_weights(self):
+                if self.stage_id == 0:  # the other ranks of the tie wait for it
+                    super()._synchronize_tied_weights()
+
+    Right: every rank of a group calls the same collectives.
+    """
+    found: dict[str, tuple[Parting, list[int]]] = {}
+    for stages, parted in context.partings.items():
+        if isinstance(parted, str):
+            yield Undecided(f"the ranks of {counts_said((stages,))} could not be simulated: {parted}", "see the other findings")
+            continue
+        found.setdefault(f"{parted.key} {parted.phase}", (parted, []))[1].append(stages)
+    for parted, counts in found.values():
+        call = next((c for c in parted.calls if c is not None and c.key is not None), None)
+        yield Found(
+            f"with {counts_said(counts)}, {parted}: they wait for each other",
+            "make every rank of the group call the same collectives in the same order",
+            key=parted.key,
+            layer=call.layer if call else None,
+            path=call.path if call else None,
+            stages=tuple(counts),
+        )
 
 
 @rule("TIE502", "impossible-topology", "error", "crash")

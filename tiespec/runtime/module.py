@@ -5,13 +5,13 @@ changes only what they get wrong; each override names the fault. Two ideas carry
 
 - Before the first collective of a tie, the ranks of a pipeline tell each other what they hold. A difference is the same
   error on every rank.
-- ``_Touch`` gives every tied parameter a gradient of zeros in the stage's backward pass. Then no rank is without a
+- ``touch_all`` gives every tied parameter a gradient of zeros in the stage's backward pass. Then no rank is without a
   gradient, and the stock reduction is right in every precision.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,65 +28,10 @@ from tiespec.runtime.copies import (
     copies_of,
     digest,
     make_group,
-    replace_parameter,
-    share_buffers,
     weights_to_reduce,
 )
-from tiespec.runtime.handshake import compare, layout, names_of, read, tell
-
-
-class _Touch(torch.autograd.Function):
-    """The output as it is; in the backward pass, a gradient of zeros for every parameter."""
-
-    @staticmethod
-    def forward(context: Any, output: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
-        context.save_for_backward(*parameters)
-        return output.view_as(output)
-
-    @staticmethod
-    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return (gradient, *(torch.zeros_like(p) for p in context.saved_tensors))
-
-
-_touch: Callable[..., torch.Tensor] = _Touch.apply
-
-
-def _touched(output: Any, parameters: Sequence[torch.Tensor]) -> Any:
-    """Touch the first floating-point tensor of a layer's output."""
-    live = [p for p in parameters if p.requires_grad]
-    if not live or not torch.is_grad_enabled():
-        return output
-    if isinstance(output, torch.Tensor):
-        return _touch(output, *live) if output.is_floating_point() else output
-    if isinstance(output, (tuple, list)):
-        parts = list(output)
-        for i, part in enumerate(parts):
-            if isinstance(part, torch.Tensor) and part.is_floating_point():
-                parts[i] = _touch(part, *live)
-                break
-        return type(output)(parts)
-    return output
-
-
-class _Bound:
-    """A module behind its ``forward_fn``. Stock uses a ``functools.partial``, which has no state to save."""
-
-    def __init__(self, module: nn.Module, function: Callable[..., Any]) -> None:
-        self.module, self.function = module, function
-        self.touch: list[torch.Tensor] = []
-        self.has_file = True
-
-    def __call__(self, inputs: Any) -> Any:
-        return _touched(self.function(self.module, inputs), self.touch)
-
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        return self.module.state_dict(*args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        # load_state_dir asks hasattr(layer, "load_state_dict"): a checkpoint of stock DeepSpeed has no file for this layer
-        if name == "load_state_dict" and self.__dict__.get("has_file", True):
-            return self.module.load_state_dict
-        raise AttributeError(name)
+from tiespec.runtime.handshake import compare, tell
+from tiespec.runtime.layers import Bound, own_module, same_recipe, touch_all
 
 
 def _stock(self: Any, name: str) -> Callable[..., Any]:
@@ -121,9 +66,9 @@ class TiedPipeline:
             if not isinstance(spec, TiedLayerSpec):
                 continue
             module, owner = owners.setdefault(spec.key, (here.tied_modules[spec.key], spec))
-            if not _same_recipe(spec, owner):
-                module = _own_module(here, here._local_start + local, spec, module, owner)
-            here.forward_funcs[local] = module if spec.forward_fn is None else _Bound(module, spec.forward_fn)
+            if not same_recipe(spec, owner):
+                module = own_module(here, here._local_start + local, spec, module, owner)
+            here.forward_funcs[local] = module if spec.forward_fn is None else Bound(module, spec.forward_fn)
 
     def _index_tied_modules(self) -> dict[str, Any]:
         """Stock (before 0.16.6) walks over a set of keys, and (all releases) trusts that all ranks hold the same."""
@@ -142,7 +87,7 @@ class TiedPipeline:
             if here.stage_id in copy.stages:
                 comms[copy.key] = _comm(here, copy)
         self._copies = [copy for copy in self._copies if here.stage_id in copy.stages]
-        _touch_all(here, self._copies)
+        touch_all(here, self._copies)
         return comms
 
     def _synchronize_tied_weights(self) -> None:
@@ -171,14 +116,14 @@ class TiedPipeline:
         """A checkpoint that stock DeepSpeed wrote has no file for a layer behind a ``forward_fn``."""
         here: Any = self
         for local, function in enumerate(here.forward_funcs):
-            if isinstance(function, _Bound):
+            if isinstance(function, Bound):
                 function.has_file = bool(here.ckpt_layer_path_list(load_dir, local))
         _stock(self, "load_state_dir")(load_dir, *args, **kwargs)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Stock would put a compiled function, without a state, in place of a layer behind a ``forward_fn``."""
         here: Any = self
-        bound = {i: f for i, f in enumerate(here.forward_funcs) if isinstance(f, _Bound)}
+        bound = {i: f for i, f in enumerate(here.forward_funcs) if isinstance(f, Bound)}
         _stock(self, "compile")(*args, **kwargs)
         for i, function in bound.items():
             function.function = torch.compile(function.function, *args, **kwargs)
@@ -251,35 +196,6 @@ def install() -> None:
             setattr(_StockPipelineModule, name, value)
 
 
-def _same_recipe(a: TiedLayerSpec, b: TiedLayerSpec) -> bool:
-    if a is b:
-        return True
-    try:
-        return bool(
-            a.typename is b.typename
-            and a.module_args == b.module_args
-            and a.module_kwargs == b.module_kwargs
-            and (a.forward_fn is not None or names_of(a) == names_of(b))
-        )
-    except (TypeError, ValueError, RuntimeError):  # tensors and arrays have no single answer
-        return False
-
-
-def _own_module(here: Any, index: int, spec: TiedLayerSpec, shared: nn.Module, owner: TiedLayerSpec) -> nn.Module:
-    """The layer's own module, with the tied Parameters of the one that is already there."""
-    if here.seed_layers and here.seed_fn is not None:
-        here.seed_fn(here.base_seed + index)
-    module: nn.Module = spec.build()
-    same = layout(module) == layout(shared)
-    names = [n for n, _ in module.named_parameters()] if same else names_of(spec)
-    sources = names if same else names_of(owner)
-    for name, source in zip(names, sources, strict=True):
-        replace_parameter(module, read(module, name), read(shared, source))
-    share_buffers(module, shared)
-    here.add_module(str(index), module)
-    return module
-
-
 def _comm(here: Any, copy: Copy) -> dict[str, Any]:
     """An entry of ``tied_comms``, as the engine reads it; stock marks also what is not tied as a copy."""
     holder = nn.Module()
@@ -288,20 +204,3 @@ def _comm(here: Any, copy: Copy) -> dict[str, Any]:
             holder.register_parameter(str(i), tensor)
             tensor.ds_pipe_replicated = here.global_rank != copy.ranks[0]  # type: ignore[attr-defined]
     return {"ranks": copy.ranks, "group": copy.group, "weight_attr": list(holder._parameters), "module": holder}
-
-
-def _touch_all(here: Any, copies: Sequence[Copy]) -> None:
-    """Every tied parameter of a stage gets a gradient where the last layer that holds it is run."""
-    for copy in copies:
-        held = {id(t) for t in copy.tensors}
-        last = max(i for i, f in enumerate(here.forward_funcs) if held & {id(p) for p in _parameters(f)})
-        function, tensors = here.forward_funcs[last], copy.tensors
-        if isinstance(function, _Bound):
-            function.touch.extend(tensors)
-        else:
-            function.register_forward_hook(lambda module, inputs, output, tensors=tensors: _touched(output, tensors))
-
-
-def _parameters(function: Any) -> Iterator[nn.Parameter]:
-    module = function.module if isinstance(function, _Bound) else function
-    return module.parameters() if isinstance(module, nn.Module) else iter(())

@@ -1,0 +1,154 @@
+"""Simulated ranks: what real ones do; one rank of a stage stands for all; nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import deepspeed.comm.comm as ds_comm
+import pytest
+import torch.distributed as dist
+from deepspeed.pipe import PipelineModule
+
+from tests.distributed import run
+from tests.helpers import CASES, tiespec
+from tests.rules.models import EXAMPLES, GOOD, PARTS
+from tiespec.analyse import analyse_target
+from tiespec.parting import Call, Parting, first_parting
+from tiespec.simulate import Grid, marking, simulate
+from tiespec.simulation import partings
+from tiespec.usage import Usage
+
+Write = Callable[..., str]
+
+
+@pytest.mark.parametrize("name", sorted(folder.name for folder in CASES.iterdir()))
+def test_ranks_part_where_real_ones_hang(name: str) -> None:
+    case = json.loads((CASES / name / "case.json").read_text())
+    analysis = analyse_target(str(CASES / name / case["target"]))
+    found = partings(analysis, [case["stages"]], case["partition"]) if case["stages"] > 1 else {}
+    parted = [p for p in found.values() if isinstance(p, Parting)]
+    assert bool(parted) == (case["real"]["outcome"] == "hang")
+    assert bool(found) == (case["real"]["outcome"] in ("hang", "crash"))
+    for p in parted:
+        assert p.key == case["expect"]["key"]
+        assert any(call is not None and call.path in case["expect"]["paths"] for call in p.calls)
+
+
+KEYS = """
+def layers():
+    again = lambda: tie(['linear.weight', 'linear.bias'], None, Block, key='block')
+    return [tie(NAMES), again(), LayerSpec(Block), again(), LayerSpec(Block), tie(LAST, logits)]
+"""
+LISTS = {
+    "right": (["word.weight"], ["word.weight"]),
+    "unused": (["word.weight", "scale"], ["word.weight", "scale"]),
+    "length": (["word.weight", "scale"], ["word.weight"]),
+    "order": (["word.weight", "scale"], ["scale", "word.weight"]),
+}
+GRIDS = [Grid(2, 2, 1), Grid(3, 2, 1), Grid(2, 1, 2), Grid(2, 2, 2), Grid(3, 3, 1)]
+
+
+def of_grid(analysis: Any, grid: Grid) -> Parting | None:
+    def build(topology: Any) -> Any:
+        return PipelineModule(layers=list(analysis.loaded.rebuild("meta").value), topology=topology, partition_method="uniform")
+
+    with marking():
+        return simulate(grid, build, analysis.usage)
+
+
+@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+def test_one_rank_of_a_stage_stands_for_all(grid: Grid, name: str, write: Write) -> None:
+    first, last = LISTS[name]
+    file = write(PARTS + f"NAMES, LAST = {first}, {last}\n" + KEYS)
+    analysis = analyse_target(f"{file}:layers")
+    all_ranks, stages = of_grid(analysis, grid), of_grid(analysis, Grid(grid.stages))
+    assert (all_ranks is None) == (stages is None) == (name == "right")
+    if all_ranks is not None and stages is not None:
+        assert all_ranks.phase == stages.phase
+        assert [c and (c.operation, c.key, c.path) for c in all_ranks.calls] == [
+            c and (c.operation, c.key, c.path) for c in stages.calls
+        ]
+
+
+def test_a_deadlock_across_groups() -> None:
+    """Each group agrees with itself; the two ranks visit the groups in opposite order."""
+    a, b = Call("broadcast", (0, 1), (2,), "float32", "a", 0, "w"), Call("broadcast", (0, 1, 2), (2,), "float32", "b", 1, "w")
+    parted = first_parting({0: [a, b], 1: [b, a], 2: [b]}, "building")
+    assert parted is not None
+    assert parted.deadlock
+    assert "each in the order of the other group" in str(parted)
+    assert first_parting({0: [a, b], 1: [a, b], 2: [b]}, "building") is None
+
+
+def test_the_order_of_groups_is_compared() -> None:
+    a, b = Call("new_group", (0, 1), (0,)), Call("new_group", (0, 1), (1,))
+    parted = first_parting({0: [a, b], 1: [b, a]}, "building")
+    assert parted is not None
+    assert (parted.first, parted.second) == (0, 1)
+
+
+TWO_KEYS = """
+class Pipe(PipelineModule):
+    def __init__(self, **kwargs):
+        again = lambda: tie(['linear.weight', 'linear.bias'], None, Block, key='block')
+        layers = [tie(['word.weight']), again(), LayerSpec(Block), again(), LayerSpec(Block), tie(['word.weight'], logits)]
+        super().__init__(layers=layers, loss_fn=loss_fn, **kwargs)
+    def _synchronize_tied_weights(self):
+        if self.stage_id == 1:
+            self.tied_comms = dict(reversed(self.tied_comms.items()))
+        super()._synchronize_tied_weights()
+"""
+
+
+def test_two_keys_in_opposite_order(write: Write) -> None:
+    """Seen by the simulation, and on real processes."""
+    file = write(PARTS + TWO_KEYS)
+    done = tiespec("check", f"{file}:Pipe(num_stages=2, partition_method='uniform')", "--format", "json")
+    report = json.loads(done.stdout)
+    assert [f["code"] for f in report["findings"]] == ["TIE501"], done.stdout
+    assert "rank 0 starts broadcast" in report["findings"][0]["message"]
+    seen = run(Path(file), "Pipe")
+    assert seen.outcome in ("hang", "crash"), seen.losses
+
+
+def test_no_simulate(write: Write) -> None:
+    example = next(e for e in EXAMPLES if e.id == "TIE501 list by rank")
+    file = write(PARTS + example.fails)
+    assert tiespec("check", f"{file}:layers", "--stages", "2").returncode == 1
+    assert tiespec("check", f"{file}:layers", "--stages", "2", "--no-simulate").returncode == 0
+
+
+def test_nothing_is_left_behind(write: Write) -> None:
+    analysis = analyse_target(write(PARTS + GOOD) + ":layers")
+    before, functions = dict(os.environ), (dist.new_group, dist.broadcast, dist.get_rank)
+    assert partings(analysis, [2, 3, 4], "uniform") == {}
+    assert dict(os.environ) == before
+    assert (dist.new_group, dist.broadcast, dist.get_rank) == functions
+    assert not dist.is_initialized()
+    assert ds_comm.cdb is None
+
+
+def test_data_parallel_copies_cost_nothing(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranks that are stood for are the stages, whatever --dp and --tp say."""
+    import tiespec.simulate as simulating
+
+    stood: list[int] = []
+    original = simulating._stand_for
+
+    def counted(rank: int, grid: Grid, build: Any, usage: Usage) -> Any:
+        stood.append(rank)
+        return original(rank, grid, build, usage)
+
+    monkeypatch.setattr(simulating, "_stand_for", counted)
+    from tiespec.checking import Options, check_target
+
+    file = write(PARTS + GOOD) + ":layers"
+    for data, tensor in ((1, 1), (16, 8), (128, 8)):
+        stood.clear()
+        check_target(file, Options(stages=(4,), data_parallel=data, tensor_parallel=tensor))
+        assert stood == [0, 1, 2, 3]

@@ -1,0 +1,227 @@
+"""The installed DeepSpeed under simulated ranks: what each of them would communicate, and where two of them part.
+
+One process stands for every rank in turn, under torch's fake process group. DeepSpeed's own ``PipelineModule`` (or the user's
+subclass) is constructed on meta; process groups and collectives are written down and not started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+from torch import nn
+
+from tiespec.elsewhere import on_device
+from tiespec.parting import Call, Parting, Trace, first_parting
+from tiespec.recorder import fake_process_group, replaced
+from tiespec.state import random_state_kept
+from tiespec.usage import Usage
+
+OPERATIONS = ("all_gather", "all_gather_object", "all_reduce", "barrier", "broadcast", "broadcast_object_list", "reduce")
+
+Build = Callable[[Any], PipelineModule]
+"""A topology -> the pipeline of the rank that the process stands for."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Ranks by pipeline, data and tensor coordinate; ``stages`` alone is enough where the others do alike."""
+
+    stages: int
+    data: int = 1
+    tensor: int = 1
+
+    @property
+    def ranks(self) -> int:
+        """How many."""
+        return self.stages * self.data * self.tensor
+
+    def topology(self) -> Any:
+        """DeepSpeed's."""
+        from deepspeed.runtime.pipe.topology import PipeDataParallelTopology, PipeModelDataParallelTopology
+
+        if self.tensor > 1:
+            return PipeModelDataParallelTopology(num_pp=self.stages, num_mp=self.tensor, num_dp=self.data)
+        return PipeDataParallelTopology(num_pp=self.stages, num_dp=self.data)
+
+
+@dataclass
+class _Recorder:
+    rank: int
+    ranks: int
+    building: Trace = field(default_factory=list)
+    step: Trace = field(default_factory=list)
+    phase: str = "building"
+    pipeline: Any = None
+
+    def add(self, call: Call) -> None:
+        getattr(self, self.phase).append(call)
+
+
+class _Group(tuple[int, ...]):
+    """A process group that was asked for: its ranks."""
+
+
+def simulate(grid: Grid, build: Build, usage: Usage, ranks: Sequence[int] | None = None) -> Parting | None:
+    """Where the ranks of a grid part; None where they do not.
+
+    Args:
+        grid (Grid): the ranks.
+        build (Build): constructs the pipeline of the current rank.
+        usage (Usage): which parameters get a gradient; where it is unknown, all.
+        ranks (Sequence[int] | None): those to stand for; None for all.
+
+    Raises:
+        Exception: whatever the construction raises, on the first rank on which it does.
+    """
+    recorders = [_stand_for(rank, grid, build, usage) for rank in (range(grid.ranks) if ranks is None else ranks)]
+    parted = first_parting({r.rank: r.building for r in recorders}, "building")
+    return parted or first_parting({r.rank: r.step for r in recorders}, "step")
+
+
+def _stand_for(rank: int, grid: Grid, build: Build, usage: Usage) -> _Recorder:
+    recorder = _Recorder(rank, grid.ranks)
+    with ExitStack() as stack:
+        stack.enter_context(as_rank(rank, grid.ranks))
+        stack.enter_context(random_state_kept())
+        stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+        stack.enter_context(_started(rank, grid.ranks))
+        stack.enter_context(_recorded(recorder))
+        stack.enter_context(replaced(nn.Module, "to", lambda module, *args, **kwargs: module))
+        stack.enter_context(on_device("meta"))
+        pipeline = recorder.pipeline = build(grid.topology())
+        recorder.phase = "step"
+        _reduce_ties(pipeline, usage)
+    return recorder
+
+
+@contextmanager
+def as_rank(rank: int, ranks: int) -> Iterator[None]:
+    """The environment as a launcher sets it for a rank."""
+    before = dict(os.environ)
+    os.environ.update({"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)})
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextmanager
+def _started(rank: int, ranks: int) -> Iterator[None]:
+    import deepspeed
+
+    with fake_process_group():
+        deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False)
+        yield
+
+
+@contextmanager
+def _recorded(recorder: _Recorder) -> Iterator[None]:
+    """Groups and collectives are written down; what is asked about a group is answered from its ranks."""
+    world = tuple(range(recorder.ranks))
+
+    def new_group(ranks: Any = None, *args: Any, **kwargs: Any) -> _Group:
+        members = _Group(world if ranks is None else sorted(ranks))
+        recorder.add(Call("new_group", world, shape=tuple(members)))
+        return members
+
+    def members_of(kwargs: Mapping[str, Any]) -> tuple[int, ...]:
+        group = kwargs.get("group")
+        return tuple(group) if isinstance(group, _Group) else world
+
+    def collective(name: str) -> Callable[..., None]:
+        def record(*args: Any, **kwargs: Any) -> None:
+            tensor = next((a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)), None)
+            recorder.add(_call(name, members_of(kwargs), tensor, recorder))
+
+        return record
+
+    with ExitStack() as stack:
+        stack.enter_context(replaced(dist, "new_group", new_group))
+        stack.enter_context(replaced(dist, "get_rank", lambda group=None: _index(group, recorder.rank)))
+        stack.enter_context(replaced(dist, "get_world_size", lambda group=None: len(members_of({"group": group}))))
+        for name in OPERATIONS:
+            stack.enter_context(replaced(dist, name, collective(name)))
+        yield
+
+
+def _index(group: Any, rank: int) -> int:
+    return group.index(rank) if isinstance(group, _Group) and rank in group else rank
+
+
+def _call(name: str, group: tuple[int, ...], tensor: torch.Tensor | None, recorder: _Recorder) -> Call:
+    if tensor is None:
+        return Call(name, group)
+    key, layer, path = _named(tensor)
+    return Call(name, group, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), key, layer, path)
+
+
+def _named(tensor: torch.Tensor) -> tuple[str | None, int | None, str | None]:
+    """Key, layer and path, which ``_mark`` and ``_marking`` have left on the parameters."""
+    return getattr(tensor, "_tiespec_named", (None, None, None))
+
+
+def _mark(pipeline: Any) -> None:
+    """Leave on every tied parameter of a stage what it is called."""
+    specs = list(enumerate(pipeline._layer_specs[pipeline._local_start : pipeline._local_stop], pipeline._local_start))
+    for key, module in pipeline.tied_modules.items():
+        layer = next((i for i, spec in specs if isinstance(spec, TiedLayerSpec) and spec.key == key), None)
+        for path, parameter in module.named_parameters():
+            parameter._tiespec_named = (str(key), layer, path)
+
+
+@contextmanager
+def marking() -> Iterator[None]:
+    """Parameters have their names before the first broadcast of a construction."""
+    original = PipelineModule._index_tied_modules
+
+    def _index_tied_modules(self: Any) -> Any:
+        _mark(self)
+        return original(self)
+
+    with replaced(PipelineModule, "_index_tied_modules", _index_tied_modules):
+        yield
+
+
+def _reduce_ties(pipeline: Any, usage: Usage) -> None:
+    """The tie reduction of a step, by the engine's own method, with the gradients that the usage says there are."""
+    from deepspeed.runtime.pipe.engine import PipelineEngine
+
+    held = range(pipeline._local_start, pipeline._local_stop)
+    for key, module in pipeline.tied_modules.items():
+        layers = [i for i in held if getattr(pipeline._layer_specs[i], "key", None) == key]
+        for path, parameter in module.named_parameters():
+            used = usage.used is None or any(path in usage.used[i] for i in layers)
+            parameter.grad = _gradient(parameter) if used and parameter.requires_grad else None
+    stand_in = SimpleNamespace(
+        module=pipeline, using_bf16_optimizer=False, zero_optimization_partition_gradients=lambda: False
+    )  # fmt: skip
+    PipelineEngine._exec_reduce_tied_grads(stand_in)
+
+
+def _gradient(parameter: torch.Tensor) -> torch.Tensor:
+    gradient = torch.empty_like(parameter, requires_grad=False)
+    gradient._tiespec_named = _named(parameter)  # type: ignore[attr-defined]
+    return gradient
+
+
+@contextmanager
+def built_once(modules: Mapping[int, nn.Module]) -> Iterator[None]:
+    """Specs whose module is there already give it, and build none: ``id`` of a spec -> its module."""
+    original = LayerSpec.build
+
+    def build(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return modules[id(self)] if id(self) in modules else original(self, *args, **kwargs)
+
+    with replaced(LayerSpec, "build", build):
+        yield
