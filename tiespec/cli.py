@@ -57,7 +57,7 @@ def generate(
 ) -> None:
     """Write the tied_weight_attr lists that train right, and say why other parameters are left out."""
     from tiespec.expression import parse_target
-    from tiespec.output import format_for, rendered
+    from tiespec.output import format_for, recorded_filters, rendered
     from tiespec.session import do
 
     parse_target(target)
@@ -67,7 +67,7 @@ def generate(
     if max_numel is not None and max_numel < min_numel:
         raise UsageError(f"--max-numel {max_numel} is below --min-numel {min_numel}", "nothing would be left")
     if check:
-        filters = _recorded(output, chosen, filters)
+        filters = recorded_filters(output, chosen, filters)
     options = {"target": target, "setup": setup, "input": input, "stages": stages, **filters}
     result = do("generate", options, timeout, debug)
     if check:
@@ -75,21 +75,6 @@ def generate(
         return
     color = output is None and sys.stdout.isatty()
     _deliver(result, chosen, rendered(result, chosen, _width(output), color), output, force)
-
-
-def _recorded(output: str | None, format: str, filters: dict[str, Any]) -> dict[str, Any]:
-    """The filters with which the spec was written, where none are given."""
-    from tiespec.spec import SPEC_FILE, load
-
-    if format != "json" and output is not None:
-        return filters
-    spec = load(output or SPEC_FILE)
-    if filters != {"min_numel": 1, "max_numel": None, "include": [], "exclude": []}:
-        return filters
-    return {
-        "min_numel": spec.min_numel, "max_numel": spec.max_numel,
-        "include": spec.include or [], "exclude": spec.exclude or [],
-    }  # fmt: skip
 
 
 def _width(output: str | None) -> int:

@@ -50,11 +50,6 @@ class DsConfig:
             return True
         return self.zero_stage == 1 and self.accumulation == "fp32" and not self.offload
 
-    @property
-    def flattens(self) -> bool:
-        """Whether the optimizer copies gradients into flat buffers: all but plain fp32."""
-        return self.precision != "fp32" or self.zero_stage > 0
-
 
 def read_ds_config(path: str) -> DsConfig:
     """Read a DeepSpeed config.

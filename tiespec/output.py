@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from tiespec.errors import SpecError, UsageError
 from tiespec.report.notes import Said
-from tiespec.spec import TieSpec, parse_spec
+from tiespec.spec import SPEC_FILE, TieSpec, load, parse_spec
 
 Format = Literal["text", "python", "json"]
 
@@ -60,3 +60,16 @@ def is_ours(text: str) -> bool:
     except SpecError:
         return False
     return True
+
+
+def recorded_filters(output: str | None, format: str, filters: dict[str, Any]) -> dict[str, Any]:
+    """The filters with which the spec was written, where none are given."""
+    if format != "json" and output is not None:
+        return filters
+    spec = load(output or SPEC_FILE)
+    if filters != {"min_numel": 1, "max_numel": None, "include": [], "exclude": []}:
+        return filters
+    return {
+        "min_numel": spec.min_numel, "max_numel": spec.max_numel,
+        "include": spec.include or [], "exclude": spec.exclude or [],
+    }  # fmt: skip

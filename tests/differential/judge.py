@@ -39,6 +39,8 @@ class Judged:
     @property
     def repaired(self) -> bool:
         """Whether the patched module trains it right or refuses it."""
+        if self.patched == "diverge":  # the running statistics of a stage are those of its own inputs
+            return self.codes == ("TIE304",)
         return self.patched in ("ok", "refused") or (
             self.patched == "crash" == self.real and bool({*self.codes} & {*BEYOND_REPAIR})
         )

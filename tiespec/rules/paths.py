@@ -307,7 +307,7 @@ def unsupported_parameter(context: Context) -> Findings:
     """A listed Parameter that the collectives of a tie cannot handle.
 
     - A sparse gradient (`nn.Embedding(sparse=True)`) at one layer and a dense one at another: the ranks wait for each other
-      (hang, seen on 0.19.8 with gloo); with bf16 or ZeRO the optimizer raises before (crash, seen on 0.19.8).
+      (hang, seen on 0.19.8 with gloo); where DeepSpeed's BF16_Optimizer runs, it raises before (crash, seen on 0.19.8).
     - A lazy module (`nn.LazyLinear`) has no tensor when the first broadcast comes: it raises.
     - A Parameter that is a view with gaps (a transpose, a slice of columns): the collective refuses it.
 
@@ -341,8 +341,8 @@ def unsupported_parameter(context: Context) -> Findings:
 def _trouble(context: Context, layer: Layer, path: str) -> tuple[str, Consequence, str] | None:
     parameter = layer.parameter(path)
     if (layer.index, path) in context.usage.sparse:
-        if context.settings.config.flattens:
-            return "gets a sparse gradient: DeepSpeed's optimizer cannot flatten it", "crash", "build it with sparse=False"
+        if context.settings.config.uses_bf16_optimizer:
+            return "gets a sparse gradient: DeepSpeed's BF16_Optimizer cannot flatten it", "crash", "build it with sparse=False"
         return "gets a sparse gradient: the ranks wait for each other in its reduction", "hang", "build it with sparse=False"
     if parameter.shape is None:
         return "is a lazy parameter: it has no tensor when the first broadcast comes", "crash", "give its sizes: no Lazy module"
