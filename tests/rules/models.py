@@ -320,6 +320,17 @@ EXAMPLES = (
     ),
     Example(
         "TIE303",
+        "def embedded(m, x):\n    return m(x)\n" + _ends('tie(["word.weight"], embedded)', 'tie(["word.weight"], logits)'),
+        GOOD,
+        "lost-on-resume",
+        paths=("word.weight", "scale"),
+        options={"stages": 1},
+        passing={"stages": 1},
+        copies=((0, "word.weight"), (0, "scale")),
+        name="one stage",
+    ),
+    Example(
+        "TIE303",
         "class Ends(Embedding):\n    def __init__(self):\n        super().__init__()\n        self.final_norm = nn.LayerNorm(8)\n"
         "def norm_and_logits(m, x):\n    return logits(m, m.final_norm(x))\n"
         + _ends('tie(["word.weight"], None, Ends)', 'tie(["word.weight"], norm_and_logits, Ends)'),
@@ -395,6 +406,14 @@ EXAMPLES = (
         "def layers():\n    return pipeline(LayerSpec(nn.Embedding, 11, 8), LayerSpec(nn.Linear, 8, 11))\n",
         "untrained",
         key=None,
+    ),
+    Example(
+        "TIE401",
+        _ends('tie(["scale", "word.weight"])', 'tie(["scale", "word.weight"], logits)'),
+        GOOD,
+        "crash",
+        paths=("scale",),
+        name="before another",
     ),
     Example(
         "TIE401",

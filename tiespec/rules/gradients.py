@@ -50,6 +50,8 @@ def unused_path(context: Context) -> Findings:
 
     The reduction of a tie skips a parameter whose gradient is None on the rank where it is None (since 0.15.4). The other
     rank has a gradient and waits in `all_reduce` until the timeout: a hang after the first batch, with all GPUs allocated.
+    Where another name follows in the list, the waiting gradient meets that one's: if their sizes differ a rank is aborted (seen
+    on 0.19.8 with gloo), if they are equal the two are mixed.
     Older releases raise on the rank without a gradient; so does bf16 where DeepSpeed's BF16_Optimizer runs (`_hp_grad`).
     The list "every parameter of the module" does this as soon as one of them is used at one end only.
 
@@ -87,7 +89,7 @@ def _unused(context: Context, tie: Tie, path: str, counts: tuple[int, ...]) -> F
     layers = context.layers(tie)
     paths = {y.index: _at(layers[0], y, path) for y in layers}
     without = [i for i, p in paths.items() if not context.usage.gets_gradient(i, p)]
-    consequence, then = _effect(context)
+    consequence, then = _effect(context, tie, counts)
     kept = [
         n.text
         for n in layers[0].listed
@@ -117,12 +119,27 @@ def _at(first: Layer, other: Layer, path: str) -> str:
     return (positions(other)[names.index(path)] if path in names else None) or path
 
 
-def _effect(context: Context) -> tuple[Consequence, str]:
+def _effect(context: Context, tie: Tie, counts: tuple[int, ...]) -> tuple[Consequence, str]:
     if context.settings.config.uses_bf16_optimizer:
         return "crash", "DeepSpeed's BF16_Optimizer raises on the rank that has none (_hp_grad)"
     if context.settings.deepspeed < SKIPS_NONE_SINCE:
         return "crash", f"DeepSpeed {context.settings.deepspeed} raises on the rank that has none"
+    cut = next(cut for cut in context.cuts if cut.stages == counts[0])
+    first, *others = _reduced(context, tie, cut)
+    if any(a != b for other in others for a, b in zip(first, other, strict=False)):
+        return "crash", "its gradient meets that of the next name, which has another size: a rank is aborted"
+    if all(len(first) == len(other) for other in others):
+        return "diverge", "its gradient is summed with that of another name, which has the same size"
     return "hang", "the rank with the gradient waits in all_reduce for the one without, until the timeout"
+
+
+def _reduced(context: Context, tie: Tie, cut: Cut) -> list[list[int]]:
+    """For each copy of a tie, the sizes of the gradients that it reduces, in order: what has none is skipped."""
+    rows = _aligned(context, tie, cut)
+    return [
+        [context.pipeline.layers[s.owner].parameter(p).numel for s, p in column if context.gets_gradient(s, p)]
+        for column in zip(*rows, strict=True)
+    ]
 
 
 @rule("TIE402", "frozen-path", "error", "crash")
@@ -187,7 +204,13 @@ def hidden_gradient(context: Context) -> Findings:
         return
     for tie in context.ties:
         counts = tuple(c.stages for c in context.spread(tie))
-        paths = listed_paths(context.layers(tie)[0]) if context.layers(tie) else ()
+        first = context.layers(tie)[:1]
+        paths = [
+            p
+            for y in first
+            for p in listed_paths(y)
+            if y.parameter(p).requires_grad and context.usage.gets_gradient(y.index, p) is not False
+        ]
         if counts and paths:
             yield Found(
                 f'key "{tie.key}": with bf16, ZeRO-1, optimizer offload and fp32 gradient accumulation, the gradients of its tied '

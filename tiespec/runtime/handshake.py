@@ -43,6 +43,7 @@ def tell(here: Any) -> dict[str, Any]:
     owners = {str(spec.key): spec for spec in reversed(local) if isinstance(spec, TiedLayerSpec)}
     held = {str(key): _described(module, names_of(owners[str(key)])) for key, module in here.tied_modules.items()}
     told = {"rank": here.global_rank, "stage": here.stage_id, "specs": specs, "ties": here._parameter_ties}
+    told["wrong"] = here._wrong
     return {**told, "held": held, "tied": {key: _tied(here, by_layer) for key, by_layer in here._parameter_ties}}
 
 
@@ -104,6 +105,9 @@ def compare(everyone: Sequence[Mapping[str, Any]]) -> None:
     for other in everyone[1:]:
         for what in ("specs", "ties"):
             _compare_lists(everyone[0], other, what)
+    for told in everyone:
+        if told["wrong"]:
+            raise TieUnresolvedError(f"rank {told['rank']}: {told['wrong']}", "name Parameters of both layers in their lists")
     for key in everyone[0]["tied"]:
         _compare_tied(key, everyone)
     for key in sorted({key for told in everyone for key in told["held"]}):

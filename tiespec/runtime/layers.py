@@ -92,8 +92,11 @@ def own_module(here: Any, index: int, spec: TiedLayerSpec, shared: nn.Module, ow
     same = layout(module) == layout(shared)
     names = [n for n, _ in module.named_parameters()] if same else names_of(spec)
     sources = names if same else names_of(owner)
-    for name, source in zip(names, sources, strict=True):
-        replace_parameter(module, read(module, name), read(shared, source))
+    try:
+        for name, source in zip(names, sources, strict=True):
+            replace_parameter(module, read(module, name), read(shared, source))
+    except (AttributeError, ValueError) as error:  # said to all ranks before it is raised
+        here._wrong = f'key "{spec.key}" at layer {index}: {error}'
     share_buffers(module, shared)
     here.add_module(str(index), module)
     return module

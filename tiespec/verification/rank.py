@@ -139,14 +139,15 @@ def _leading(inputs: Any) -> int:
 def _repeated(batch: Any, engine: Any) -> Iterator[Any]:
     """The same batch again and again, in the precision of the parameters."""
     dtype = next((p.dtype for p in engine.module.parameters()), torch.float32)
-
-    def cast(value: Any) -> Any:
-        if isinstance(value, (tuple, list)):
-            return type(value)(cast(item) for item in value)
-        return value.to(dtype) if torch.is_floating_point(value) else value
-
     while True:
-        yield cast(batch["inputs"]), batch["labels"]
+        yield cast(batch["inputs"], dtype), batch["labels"]
+
+
+def cast(value: Any, dtype: torch.dtype) -> Any:
+    """Nested tensors, those of floating point in another precision."""
+    if isinstance(value, (tuple, list)):
+        return type(value)(cast(item, dtype) for item in value)
+    return value.to(dtype) if torch.is_floating_point(value) else value
 
 
 @contextmanager

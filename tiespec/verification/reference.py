@@ -17,8 +17,8 @@ from tiespec.runtime.copies import replace_parameter
 from tiespec.runtime.handshake import read
 from tiespec.state import seed_all
 from tiespec.target import load_for_real
-from tiespec.verification.rank import loss_of, without_dropout
-from tiespec.verification.task import LEARNING_RATE, Place, Plan, Task, read_plan
+from tiespec.verification.rank import cast, loss_of, without_dropout
+from tiespec.verification.task import LEARNING_RATE, Place, Plan, Task, precision_of, read_plan
 
 Tensors = dict[int, dict[str, torch.Tensor]]
 
@@ -49,7 +49,7 @@ def run_reference(task: Task) -> None:
         layers, loss_fn = _layers(task, plan)
         shared = _share(layers, plan)
         _begin(layers, task)
-        losses = _train(layers, batch, loss_fn, task.steps)
+        losses = _train(layers, batch, loss_fn, task)
     named = {i: dict(layer.module.named_parameters()) for i, layer in enumerate(layers) if layer.module is not None}
     torch.save(
         {i: {n: p.detach().clone() for n, p in found.items()} for i, found in named.items()}, Path(task.folder, "reference.pt")
@@ -99,20 +99,31 @@ def _begin(layers: Sequence[_Layer], task: Task) -> None:
                 tensor.copy_(built[index][path])
 
 
-def _train(layers: Sequence[_Layer], batch: Any, loss_fn: Callable[..., Any], steps: int) -> list[float]:
+def _train(layers: Sequence[_Layer], batch: Any, loss_fn: Callable[..., Any], task: Task) -> list[float]:
+    """Plain SGD; in a low precision with fp32 copies of the weights, as DeepSpeed keeps them."""
     modules = [layer.module for layer in layers if layer.module is not None]
-    parameters = {id(p): p for module in modules for p in module.parameters() if p.requires_grad}
+    dtype = precision_of(task)
     for module in modules:
-        module.train()
-    optimizer = torch.optim.SGD(parameters.values(), lr=LEARNING_RATE)
-    losses = []
-    for _ in range(steps):
-        outputs = batch["inputs"]
+        module.to(dtype).train()
+    parameters = list({id(p): p for module in modules for p in module.parameters() if p.requires_grad}.values())
+    masters = [p.detach().float() for p in parameters]
+    inputs, losses = cast(batch["inputs"], dtype), []
+    for _ in range(task.steps):
+        outputs = inputs
         for layer in layers:
             outputs = layer(outputs)
         loss = loss_fn(outputs, batch["labels"])
-        optimizer.zero_grad()
+        for parameter in parameters:
+            parameter.grad = None
         loss.backward()
-        optimizer.step()
+        _update(parameters, masters)
         losses.append(float(loss.detach()))
     return losses
+
+
+@torch.no_grad()
+def _update(parameters: Sequence[nn.Parameter], masters: Sequence[torch.Tensor]) -> None:
+    for parameter, master in zip(parameters, masters, strict=True):
+        if parameter.grad is not None:
+            master -= LEARNING_RATE * parameter.grad.to_dense().float()
+            parameter.copy_(master)

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tiespec.dsconfig import parse_ds_config
+
 Place = tuple[int, str]
 """(layer, canonical path) of a parameter."""
 
@@ -84,6 +86,14 @@ def read_plan(folder: str) -> Plan:
     held = json.loads(Path(folder, "plan.json").read_text())
     rows = [[(int(layer), str(path)) for layer, path in row] for row in held.pop("rows")]
     return Plan(rows=rows, **held)
+
+
+def precision_of(task: Task) -> Any:
+    """The dtype that the config asks for the parameters."""
+    import torch
+
+    precision = parse_ds_config(task.config, "the DeepSpeed config").precision
+    return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
 
 
 def config_of(task: Task, batch: int) -> dict[str, Any]:
