@@ -14,6 +14,8 @@ import deepspeed.pipe  # noqa: F401
 import torch._dynamo  # what an optimizer imports when it is made
 import torch.distributed.fsdp  # noqa: F401
 
+import tiespec.checking
+import tiespec.verification.verdict  # noqa: F401
 from tests.distributed_worker import guarded
 
 LONGEST_SECONDS = 600

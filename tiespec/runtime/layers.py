@@ -94,12 +94,18 @@ def own_module(here: Any, index: int, spec: TiedLayerSpec, shared: nn.Module, ow
     sources = names if same else names_of(owner)
     try:
         for name, source in zip(names, sources, strict=True):
-            replace_parameter(module, read(module, name), read(shared, source))
+            _tie(module, read(module, name), read(shared, source))
     except (AttributeError, ValueError) as error:  # said to all ranks before it is raised
         here._wrong = f'key "{spec.key}" at layer {index}: {error}'
     share_buffers(module, shared)
     here.add_module(str(index), module)
     return module
+
+
+def _tie(module: nn.Module, old: torch.Tensor, new: torch.Tensor) -> None:
+    if old.shape != new.shape:
+        raise ValueError(f"{list(old.shape)} cannot be one with {list(new.shape)}")
+    replace_parameter(module, old, new)
 
 
 def touch_all(here: Any, copies: Sequence[Copy]) -> None:

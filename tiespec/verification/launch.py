@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, PContext, Std, start_processes
 
 from tiespec.blame import blame_exception
@@ -197,6 +198,7 @@ def described(error: BaseException) -> Line:
 def _own_process(stacks: str) -> None:
     """What a process that was forked from this one must not inherit; it ends when its parent does."""
     os._exit = leave
+    torch.set_num_threads(1)  # as many processes as cores, or more
     die_with_the_parent()
     faulthandler.enable()
     if hasattr(signal, "SIGUSR1"):
