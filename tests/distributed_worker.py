@@ -15,6 +15,8 @@ import deepspeed
 import torch
 from deepspeed.pipe import PipelineModule, TiedLayerSpec
 
+from tiespec.recorder import without_extension
+
 Request = dict[str, Any]
 
 
@@ -103,7 +105,8 @@ def batches(module: Any, engine: Any) -> Any:
 
 
 def main(request: Request) -> None:
-    deepspeed.init_distributed("gloo")
+    with without_extension():
+        deepspeed.init_distributed("gloo")
     report(request, phase="joined")
     module = load(request)
     pipeline, engine = start(request, module, 100)

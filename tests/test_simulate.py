@@ -152,3 +152,28 @@ def test_data_parallel_copies_cost_nothing(write: Write, monkeypatch: pytest.Mon
         stood.clear()
         check_target(file, Options(stages=(4,), data_parallel=data, tensor_parallel=tensor))
         assert stood == [0, 1, 2, 3]
+
+
+HEALTHY = """
+import torch.distributed as dist
+class Pipe(PipelineModule):
+    def __init__(self, **kwargs):
+        super().__init__(layers=pipeline(tie(['word.weight']), tie(['word.weight'], logits)), loss_fn=loss_fn, **kwargs)
+        ends = dist.new_group([0, 2])
+        if dist.get_rank(ends) >= 0:
+            dist.barrier(group=ends)
+        dist.all_reduce(torch.zeros(1), dist.ReduceOp.SUM, ends)
+        dist.all_reduce(torch.zeros(1), async_op=True).wait()
+    def _synchronize_tied_weights(self):
+        for comm in self.tied_comms.values():
+            dist.broadcast(comm['module'].word.weight.data, min(comm['ranks']), comm['group'])
+"""
+
+
+def test_a_healthy_subclass_with_groups_of_its_own(write: Write) -> None:
+    """Positional groups, ranks that are in no group, and handles; real processes run it."""
+    file = write(PARTS + HEALTHY)
+    done = tiespec("check", f"{file}:Pipe(num_stages=3, partition_method='uniform')", "--format", "json")
+    assert [f["code"] for f in json.loads(done.stdout)["findings"]] == [], done.stdout
+    assert not [n for n in json.loads(done.stdout)["notes"] if n["code"] == "TIE501"], done.stdout
+    assert run(Path(file), "Pipe", stages=3).outcome == "ok"

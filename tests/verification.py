@@ -40,5 +40,5 @@ def verified(
         finally:
             kill(process)
         said = Path(folder, "said")
-        assert said.exists(), Path(folder, "output").read_text(errors="replace")[-3000:]
+        assert said.exists(), f"no answer for {target}: " + Path(folder, "output").read_text(errors="replace")[-3000:]
         return json.loads(said.read_text())

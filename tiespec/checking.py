@@ -144,6 +144,7 @@ def _report(analysis: Analysis, options: Options, groups: Groups | None) -> Repo
         stages=[*(c.stages for c in cuts), *(stages for stages, _ in impossible)],
         layers=len(pipeline.layers),
         ties=len(pipeline.ties),
+        keys=[tie.key for tie in pipeline.ties],
         input=analysis.usage.source,
         findings=list(findings),
         notes=[*notes, *(Note(code=None, message=text, help="") for text in (*pipeline.notes, *analysis.usage.notes))],

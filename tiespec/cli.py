@@ -124,6 +124,7 @@ def _compare(result: dict[str, Any], output: str | None, format: Any) -> None:
     raise typer.Exit(FOUND)
 
 
+CheckFormat = Literal["text", "concise", "json", "github", "gitlab", "sarif", "junit"]
 CODES = Annotated[str, typer.Option(metavar="CODES", help="Rules, or beginnings of their codes, with commas: TIE401,TIE2.")]
 
 
@@ -146,13 +147,14 @@ def check(
     ] = True,
     select: CODES = "",
     ignore: CODES = "",
-    format: Annotated[Literal["text", "json"], typer.Option(help="Of the report on stdout.")] = "text",
+    format: Annotated[CheckFormat, typer.Option(envvar="TIESPEC_FORMAT", help="Of the report on stdout.")] = "text",
+    report: Annotated[list[str], typer.Option(metavar="FORMAT=PATH", help="One more report, into a file (repeatable).")] = [],
     setup: SETUP = None,
     timeout: Annotated[float | None, typer.Option(min=0.1, help="Seconds that loading a target may take (120).")] = None,
     debug: DEBUG = False,
 ) -> None:
     """Prove before the run that every tie will hold; exit 1 when one does not."""
-    from tiespec.check_output import delivered
+    from tiespec.check_output import Wanted, delivered, parse_reports
     from tiespec.expression import parse_target
     from tiespec.plan import plan
     from tiespec.session import print_report
@@ -165,7 +167,8 @@ def check(
     if target is not None:
         parse_target(target)
     planned, folder = plan(target, {name: value for name, value in given.items() if value not in (None, [])}, timeout)
-    text, status = delivered(planned, folder, target is not None, format, debug, sys.stdout.isatty())
+    wanted = Wanted(format, parse_reports(report), target is not None, sys.stdout.isatty())
+    text, status = delivered(planned, folder, wanted, debug)
     if not print_report(text):
         status = COULD_NOT
     raise typer.Exit(status)

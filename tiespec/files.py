@@ -36,6 +36,19 @@ def write_text(path: str, text: str, is_ours: Callable[[str], bool], force: bool
         raise OutputError(f"cannot write: {error.strerror or error}", "nothing was changed", path) from error
 
 
+def append_text(path: str, text: str) -> None:
+    """Add to the end of a file that belongs to somebody else, such as the summary of a workflow's step.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    try:
+        with open(path, "a", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+    except OSError as error:
+        raise OutputError(f"cannot write: {error.strerror or error}", "nothing was changed", path) from error
+
+
 def _existing(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")

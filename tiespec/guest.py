@@ -24,13 +24,13 @@ leave = os._exit
 """As it was before the guest could replace it."""
 
 
-def die_with_the_parent() -> None:
-    """From now on this process is killed when the one that started it ends (Linux)."""
+def die_with_the_parent(parent: int) -> None:
+    """From now on this process is killed when the one that started it, ``parent``, ends (Linux)."""
     if sys.platform != "linux":
         return
     PR_SET_PDEATHSIG = 1
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() == 1:
+    if os.getppid() != parent:  # it has ended already
         leave(1)
 
 

@@ -86,7 +86,7 @@ def run_job(
 
 
 def _start(job: str, options: dict[str, Any], answer_write: int, faults: IO[bytes]) -> subprocess.Popen[bytes]:
-    request = json.dumps({"job": job, "options": options})
+    request = json.dumps({"job": job, "options": options, "host": os.getpid()})
     arguments = [str(answer_write), str(faults.fileno()), request, _PACKAGE_PARENT]
     return subprocess.Popen(
         [sys.executable, "-c", _CHILD, *arguments],

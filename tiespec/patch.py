@@ -259,7 +259,8 @@ def inlined_runtime() -> tuple[str, list[str]]:
     for module in (m for m in names if m.partition(".")[0] not in ("tiespec", "__future__")):
         renamed = {name for name in names[module] if " as " in name}
         froms += [f"from {module} import {name}" for name in renamed]
-        froms += [f"from {module} import {', '.join(sorted(names[module] - renamed))}"]
+        plainly = sorted(names[module] - renamed)
+        froms += [f"from {module} import {', '.join(plainly)}"] if plainly else []
     return "\n\n\n".join(parts), [*plain, *froms]
 
 

@@ -180,20 +180,32 @@ def _refusal(typename: Any, location: Location | None, error: Exception) -> str:
 
 
 @contextmanager
+def without_extension() -> Iterator[None]:
+    """DeepSpeed compiles a C++ extension for CPU groups, for collectives of inference that nothing here needs.
+
+    A process that is killed while it compiles leaves a lock behind on which every later one waits.
+    """
+    ds_torch = import_module("deepspeed.comm.torch")  # as an attribute of deepspeed.comm, "torch" is torch itself
+    if not hasattr(ds_torch, "build_shm_op"):
+        yield
+        return
+    with replaced(ds_torch, "build_shm_op", lambda: None):
+        yield
+
+
+@contextmanager
 def fake_process_group() -> Iterator[None]:
     """A process group that the script starts is torch's fake one: every collective returns at once."""
     import deepspeed.comm.comm as ds_comm
     import torch
     import torch.distributed as dist
 
-    ds_torch = import_module("deepspeed.comm.torch")  # as an attribute of deepspeed.comm, "torch" is torch itself
     was_running, backend = dist.is_initialized(), ds_comm.cdb
     with ExitStack() as stack:
         for owner in (dist, dist.distributed_c10d):
             stack.enter_context(replaced(owner, "init_process_group", _start_fake(dist.init_process_group)))
         stack.enter_context(replaced(ds_comm, "init_deepspeed_backend", lambda *args, **kwargs: None))
-        if hasattr(ds_torch, "build_shm_op"):  # compiles a C++ extension for a group that never communicates
-            stack.enter_context(replaced(ds_torch, "build_shm_op", lambda: None))
+        stack.enter_context(without_extension())
         if not torch.cuda.is_available():  # torch.cuda.set_device(LOCAL_RANK) is a habit; there is nothing to set here
             stack.enter_context(replaced(torch.cuda, "set_device", lambda device: None))
         try:

@@ -7,6 +7,7 @@ subclass) is constructed on meta; process groups and collectives are written dow
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -128,35 +129,59 @@ def _started(rank: int, ranks: int) -> Iterator[None]:
 @contextmanager
 def _recorded(recorder: _Recorder) -> Iterator[None]:
     """Groups and collectives are written down; what is asked about a group is answered from its ranks."""
-    world = tuple(range(recorder.ranks))
+    world = _Group(range(recorder.ranks))
 
     def new_group(ranks: Any = None, *args: Any, **kwargs: Any) -> _Group:
-        members = _Group(world if ranks is None else sorted(ranks))
+        members = world if ranks is None else _Group(sorted(ranks))
         recorder.add(Call("new_group", world, shape=tuple(members)))
         return members
 
-    def members_of(kwargs: Mapping[str, Any]) -> tuple[int, ...]:
-        group = kwargs.get("group")
-        return tuple(group) if isinstance(group, _Group) else world
+    def collective(name: str) -> Callable[..., Any]:
+        signature = inspect.signature(getattr(dist, name))
 
-    def collective(name: str) -> Callable[..., None]:
-        def record(*args: Any, **kwargs: Any) -> None:
-            tensor = next((a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)), None)
-            recorder.add(_call(name, members_of(kwargs), tensor, recorder))
+        def record(*args: Any, **kwargs: Any) -> Any:
+            given = signature.bind_partial(*args, **kwargs).arguments
+            members = _members(given.get("group"), world)
+            if recorder.rank in members:  # for the others torch does nothing
+                tensor = next((a for a in given.values() if isinstance(a, torch.Tensor)), None)
+                recorder.add(_call(name, members, tensor, recorder))
+                _answer(name, given, len(members))
+            return _Done() if given.get("async_op") else None
 
         return record
 
     with ExitStack() as stack:
         stack.enter_context(replaced(dist, "new_group", new_group))
         stack.enter_context(replaced(dist, "get_rank", lambda group=None: _index(group, recorder.rank)))
-        stack.enter_context(replaced(dist, "get_world_size", lambda group=None: len(members_of({"group": group}))))
+        stack.enter_context(
+            replaced(dist, "get_world_size", lambda group=None: len(group if isinstance(group, _Group) else world))
+        )
         for name in OPERATIONS:
             stack.enter_context(replaced(dist, name, collective(name)))
         yield
 
 
+def _members(group: Any, world: _Group) -> _Group:
+    return group if isinstance(group, _Group) else world
+
+
+class _Done:
+    """The handle of a collective that was not started."""
+
+    def wait(self, *args: Any) -> None:
+        """There is nothing to wait for."""
+
+
+def _answer(name: str, given: Mapping[str, Any], members: int) -> None:
+    """Every other member says what this one says, where objects are gathered."""
+    if name == "all_gather_object":
+        given["object_list"][:] = [given["obj"]] * members
+
+
 def _index(group: Any, rank: int) -> int:
-    return group.index(rank) if isinstance(group, _Group) and rank in group else rank
+    if not isinstance(group, _Group):
+        return rank
+    return group.index(rank) if rank in group else -1
 
 
 def _call(name: str, group: tuple[int, ...], tensor: torch.Tensor | None, recorder: _Recorder) -> Call:

@@ -92,6 +92,7 @@ class Report(_Data):
         deepspeed, torch: the releases the verdict is for.
         stages: the numbers of stages that were looked at.
         layers, ties: how many there are.
+        keys: of the ties, sorted.
         input: the sample input.
         findings: sorted by file, line and code.
         notes: what could not be decided.
@@ -104,6 +105,7 @@ class Report(_Data):
     stages: list[int]
     layers: int
     ties: int
+    keys: list[str] = Field(default_factory=list)
     input: str
     findings: list[Finding]
     notes: list[Note]

@@ -5,19 +5,26 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from tiespec.errors import GuestError, UsageError
+from tiespec.files import write_text
 from tiespec.report.verification import verification_text
 from tiespec.session import do
 from tiespec.verification.outcome import Verification
 
 FOREVER = 10**7
 """Seconds; the job has time limits of its own."""
+JOIN_SECONDS = 120.0
+LAST_SECONDS = 10.0
+"""What the other ranks have to read the verdict."""
 LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -27,6 +34,7 @@ def verified(options: dict[str, Any], format: str, debug: bool) -> tuple[str, in
     Raises:
         TiespecError: it could not be done.
     """
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # the folder is taken away then, too
     joined = launcher_variables()
     with _folder(joined) as folder:
         found = Verification.model_validate(do("verify", {**options, "folder": folder, "joined": joined}, FOREVER, debug))
@@ -50,31 +58,83 @@ def launcher_variables() -> dict[str, str] | None:
 
 @contextmanager
 def _folder(joined: dict[str, str] | None) -> Iterator[str]:
-    """A folder that all ranks know; what they have printed is left there when the run failed."""
-    if joined is None:
-        folder = tempfile.mkdtemp(prefix="tiespec-verify-")
-    else:
-        name = f"tiespec-verify-{os.getuid()}-{os.getppid()}-{joined['MASTER_PORT']}"
-        folder = os.path.join(tempfile.gettempdir(), name)
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        _must_be_ours(folder)
+    """A new folder that all ranks know; what they have printed is left there when the run failed."""
+    if joined is not None and joined["RANK"] != "0":
+        folder = _of_first_rank(joined)
+        try:
+            yield folder
+        finally:
+            with suppress(OSError):
+                Path(folder, f"read{joined['RANK']}").touch()
+        return
+    folder = tempfile.mkdtemp(prefix="tiespec-verify-")
     keep = False
     try:
-        yield folder
-        verdict = Path(folder, "verdict.json")
-        keep = verdict.exists() and json.loads(verdict.read_text())["logs"] is not None
+        with _pointed_at(folder, joined):
+            yield folder
+            verdict = Path(folder, "verdict.json")
+            keep = verdict.exists() and json.loads(verdict.read_text())["logs"] is not None
     except GuestError:
         keep = True
         raise
     finally:
-        if joined is None:
-            clean(folder, keep)
+        clean(folder, keep)
 
 
-def _must_be_ours(folder: str) -> None:
-    status = os.lstat(folder)
-    if status.st_uid != os.getuid() or not os.path.isdir(folder) or os.path.islink(folder):
-        raise UsageError(f"{folder} belongs to somebody else", "set TMPDIR to a folder of your own")
+@contextmanager
+def _pointed_at(folder: str, joined: dict[str, str] | None) -> Iterator[None]:
+    """Tell the other ranks of a launcher's job where the folder is; wait at the end until they have read the verdict."""
+    if joined is None:
+        yield
+        return
+    pointer = _pointer(joined)
+    write_text(str(pointer), json.dumps({"folder": folder, "pid": os.getpid()}), lambda text: True, force=True)
+    try:
+        yield
+    finally:
+        others = range(1, int(joined["WORLD_SIZE"]))
+        _wait(lambda: all(Path(folder, f"read{rank}").exists() for rank in others), LAST_SECONDS)
+        pointer.unlink(missing_ok=True)
+
+
+def _pointer(joined: dict[str, str]) -> Path:
+    """The file that says where the folder is; a port belongs to one job of a machine at a time."""
+    name = f"tiespec-verify-{os.getuid()}-{joined['MASTER_PORT']}-{os.environ.get('TORCHELASTIC_RUN_ID', '')}"
+    return Path(tempfile.gettempdir(), "".join(c if c.isalnum() or c == "-" else "_" for c in name) + ".json")
+
+
+def _of_first_rank(joined: dict[str, str]) -> str:
+    """The folder that rank 0 has made; a file whose process has ended is of an earlier run."""
+    found: list[str] = []
+
+    def look() -> bool:
+        try:
+            said = json.loads(_own_text(_pointer(joined)))
+            os.kill(said["pid"], 0)
+        except (OSError, ValueError, KeyError):
+            return False
+        found.append(str(said["folder"]))
+        return True
+
+    if not _wait(look, JOIN_SECONDS):
+        raise GuestError(f"rank 0 said nothing for {JOIN_SECONDS:g} s", "start all ranks on one machine, as one user")
+    return found[0]
+
+
+def _own_text(file: Path) -> str:
+    """What a file of this user says; somebody else's is refused."""
+    if file.lstat().st_uid != os.getuid():
+        raise UsageError(f"{file} belongs to somebody else", "set TMPDIR to a folder of your own")
+    return file.read_text()
+
+
+def _wait(done: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def clean(folder: str, keep_logs: bool) -> None:

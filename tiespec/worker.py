@@ -29,10 +29,10 @@ def main(answer_fd: int, fault_fd: int, request: str) -> NoReturn:
     Args:
         answer_fd (int): where the lines of JSON go.
         fault_fd (int): where ``faulthandler`` writes the stack, on a crash or when the host asks.
-        request (str): JSON with ``job`` and its ``options``.
+        request (str): JSON with ``job``, its ``options``, and the ``host``'s process id.
     """
-    _guard(answer_fd, fault_fd)
     asked = json.loads(request)
+    _guard(answer_fd, fault_fd, asked["host"])
 
     def say(**line: Any) -> None:
         _WRITE(answer_fd, (_DUMPS(line) + "\n").encode())
@@ -61,7 +61,7 @@ def _internal(error: Exception) -> TiespecError:
     return TiespecError(f"internal error: {type(error).__name__}: {error}", INTERNAL_HELP)
 
 
-def _guard(answer_fd: int, fault_fd: int) -> None:
+def _guard(answer_fd: int, fault_fd: int, host: int) -> None:
     os.set_inheritable(answer_fd, False)  # what the guest starts must not keep the host waiting
     os.set_inheritable(fault_fd, False)
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # nothing here needs a GPU, or a warning that there is none
@@ -69,7 +69,7 @@ def _guard(answer_fd: int, fault_fd: int) -> None:
     if FAULT_SIGNAL is not None:
         faulthandler.register(FAULT_SIGNAL, fault_fd, all_threads=False)
     if sys.platform == "linux":
-        die_with_the_parent()
+        die_with_the_parent(host)
         _be_first_to_go_when_memory_is_short()
         _limit_memory()
 

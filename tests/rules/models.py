@@ -110,6 +110,17 @@ EXAMPLES = (
         name="transpose",
     ),
     Example(
+        "TIE102",
+        "class Flipped(Embedding):\n    @property\n    def flipped(self):\n        return self.word.weight.t().contiguous()\n"
+        + _ends('tie(["flipped"], None, Flipped)', 'tie(["flipped"], logits, Flipped)'),
+        _ends('tie(["weight"])', 'tie(["weight"], logits)'),
+        "crash",
+        paths=("flipped",),
+        options={"ds_config": BF16},
+        passing={"ds_config": BF16},
+        name="transpose, bf16",
+    ),
+    Example(
         "TIE103",
         GOOD,
         _ends('tie(["weight"])', 'tie(["weight"], logits)'),

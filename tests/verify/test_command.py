@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.distributed import free_port
 from tests.helpers import ROOT, tiespec
 from tests.rules.models import GOOD, PARTS
 
@@ -164,3 +165,43 @@ def test_wrong_targets(mark: dict[str, str], write: Write) -> None:
         done = tiespec("verify", target, **mark)
         assert (done.returncode, done.stdout) == (2, "")
         assert text in done.stderr
+
+
+def test_two_jobs_at_one_port_one_after_the_other(mark: dict[str, str], write: Write) -> None:
+    """The second job says what the second job saw."""
+    port = str(free_port())
+    seen = []
+    for names in ("['word.weight']", "[]"):
+        file = write(PARTS + GOOD.replace('["word.weight"]', names))
+        place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, "-m", "tiespec", "verify", f"{file}:layers", "--format", "json"],
+                cwd=ROOT,
+                env={**os.environ, **mark, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in (0, 1)
+        ]
+        said = [rank.communicate(timeout=100)[0] for rank in ranks]
+        seen.append((json.loads(said[0])["outcome"], said[1], ranks[0].returncode, ranks[1].returncode))
+    assert seen == [("ok", "", 0, 0), ("diverge", "", 1, 1)]
+    assert list(Path(mark["TMPDIR"]).glob("tiespec*")) == []
+
+
+def test_terminated(mark: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "tiespec", "verify", SMALL.format(""), "--timeout", "60"]
+    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **mark}, stderr=subprocess.PIPE)
+    _wait_for_ranks(mark)
+    process.terminate()
+    process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert list(Path(mark["TMPDIR"]).glob("tiespec*")) == []
+
+
+def test_a_process_ends_with_its_parent() -> None:
+    """Also where the parent is process 1, as in a container."""
+    code = "import os; from tiespec.guest import die_with_the_parent; die_with_the_parent(os.getppid()); print('alive', flush=True); die_with_the_parent(1 << 30)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert (done.stdout, done.returncode) == ("alive\n", 1)

@@ -38,15 +38,16 @@ def rule_page(rule: Documented) -> str:
 
 def rule_list(rules: Iterable[Documented]) -> str:
     """All rules, one line each, for the terminal."""
-    return "".join(f"{rule.code} {rule.name:<24} {rule.severity:<8} {_first(rule)}\n" for rule in rules)
+    return "".join(f"{rule.code} {rule.name:<24} {rule.severity:<8} {first_of(rule)}\n" for rule in rules)
 
 
 def rule_index(rules: Iterable[Documented]) -> str:
     """All rules, as ``docs/rules/README.md``."""
     head = "# Rules\n\nGenerated from the rules' docstrings; `tiespec rule CODE` shows a page in the terminal.\n\n"
-    lines = (f"- [{r.code}]({r.code}.md) {r.name} ({r.severity}, {r.consequence}): {_first(r)}\n" for r in rules)
+    lines = (f"- [{r.code}]({r.code}.md) {r.name} ({r.severity}, {r.consequence}): {first_of(r)}\n" for r in rules)
     return head + "".join(lines)
 
 
-def _first(rule: Documented) -> str:
+def first_of(rule: Documented) -> str:
+    """What a rule is about, in one sentence."""
     return rule.text.split("\n\n")[0].replace("\n", " ")

@@ -99,8 +99,8 @@ def not_a_parameter(context: Context) -> Findings:
     """A name in `tied_weight_attr` resolves, but not to a Parameter that is the same object at each read.
 
     A module, a method or None makes the first broadcast raise. A tensor that is computed at each read (a property that
-    returns `self.weight.t()`) is broadcast and reduced, and then thrown away: training goes on and the copies differ. So it
-    is with a buffer, which gets no gradient. A property, or a second registration, that returns a real Parameter is fine.
+    returns `self.weight.t()`) is broadcast and reduced, and then thrown away: training goes on and the copies differ; where
+    DeepSpeed's BF16_Optimizer runs, the first step raises. So it is with a buffer, which gets no gradient. A property, or a second registration, that returns a real Parameter is fine.
 
     Fails:
 
@@ -118,12 +118,7 @@ def not_a_parameter(context: Context) -> Findings:
             continue
         layer, listed = wrong[0]
         what = "a buffer" if listed.kind == "tensor" and listed.path else _WHAT[listed.kind]
-        consequence: Consequence = "diverge" if listed.kind in ("tensor", "parameter") else "crash"
-        then = (
-            "the first broadcast raises"
-            if consequence == "crash"
-            else "the Parameter behind it is never reduced, and its copies drift apart"
-        )
+        consequence, then = _then(listed.kind in ("tensor", "parameter"), context.settings.config.uses_bf16_optimizer)
         yield Found(
             f'"{text}" in tied_weight_attr of key "{key}" is {what} of {layer.typename} '
             f"({layers_said([y.index for y, _ in wrong])}): with {counts_said(counts)} {then}",
@@ -135,6 +130,14 @@ def not_a_parameter(context: Context) -> Findings:
             stages=counts,
             consequence=consequence,
         )
+
+
+def _then(is_tensor: bool, bf16_optimizer: bool) -> tuple[Consequence, str]:
+    if not is_tensor:
+        return "crash", "the first broadcast raises"
+    if bf16_optimizer:
+        return "crash", "the first step raises: DeepSpeed's BF16_Optimizer has no gradient for it (_hp_grad)"
+    return "diverge", "the Parameter behind it is never reduced, and its copies drift apart"
 
 
 def _instead(layer: Layer, listed: ListedName) -> str:
@@ -341,7 +344,10 @@ def unsupported_parameter(context: Context) -> Findings:
 def _trouble(context: Context, layer: Layer, path: str) -> tuple[str, Consequence, str] | None:
     parameter = layer.parameter(path)
     if (layer.index, path) in context.usage.sparse:
-        if context.settings.config.uses_bf16_optimizer:
+        config = context.settings.config
+        if not is_ordered(layer) and config.precision == "fp32" and config.zero_stage == 0:
+            return None  # nothing is reduced, as TIE105 says
+        if config.uses_bf16_optimizer or not is_ordered(layer):
             return "gets a sparse gradient: DeepSpeed's BF16_Optimizer cannot flatten it", "crash", "build it with sparse=False"
         return "gets a sparse gradient: the ranks wait for each other in its reduction", "hang", "build it with sparse=False"
     if parameter.shape is None:

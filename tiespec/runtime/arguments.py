@@ -29,20 +29,31 @@ def ties_of(ties: Any) -> Ties:
         if "key" not in tie or not isinstance(by_layer, Mapping) or any(isinstance(n, str) for n in by_layer.values()):
             raise TieUnresolvedError(f"ties= holds {entry!r:.80}, which is no tie", TIES_HELP)
         found.append((str(tie["key"]), {int(layer): list(names) for layer, names in by_layer.items()}))
-    return sorted(found)
+    return sorted(found, key=lambda tie: tie[0])
 
 
-def check_ties(ties: Ties, layers: int) -> None:
-    """Refuse ties by parameter that tie nothing. Every rank comes to the same error.
+def check_ties(ties: Ties, specs: Sequence[Any]) -> None:
+    """Refuse ties by parameter that cannot be kept. Every rank comes to the same error.
 
     Raises:
-        TieUnresolvedError: a layer that is not there, one layer alone, or lists of different length.
+        TieUnresolvedError: a layer that is not there, one layer alone, lists of different length, a layer that has a key, or
+            a parameter in two ties.
     """
+    layers, seen = len(specs), set()
     for key, by_layer in ties:
         lengths = {len(names) for names in by_layer.values()}
         missing = [layer for layer in by_layer if not 0 <= layer < layers]
         if missing:
             raise TieUnresolvedError(f'tie "{key}" names layer {missing[0]}; there are {layers} layers', TIES_HELP)
+        keyed = [layer for layer in by_layer if isinstance(specs[layer], TiedLayerSpec)]
+        if keyed:
+            what = f'tie "{key}" names layer {keyed[0]}, which has the key "{specs[keyed[0]].key}"'
+            raise TieUnresolvedError(what, "tie it by its key, or write a LayerSpec")
+        for place in ((layer, name) for layer, names in by_layer.items() for name in names):
+            if place in seen:
+                what = f'tie "{key}": "{place[1]}" of layer {place[0]} is in two ties, or twice in one'
+                raise TieUnresolvedError(what, "make one tie of all its layers")
+            seen.add(place)
         if len(by_layer) < 2 or len(lengths) > 1 or 0 in lengths:
             raise TieUnresolvedError(
                 f'tie "{key}" of {by_layer} ties nothing: at least two layers, as many names each', TIES_HELP

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from tiespec.errors import TieMismatchError
-from tiespec.runtime.handshake import local_layers, read
+from tiespec.runtime.handshake import local_layers, read, same_layout
 
 CHUNK = 1 << 22
 """Elements that a digest looks at at once."""
@@ -22,7 +22,10 @@ SMALL = 1 << 20
 
 @dataclass
 class Copy:
-    """What one rank holds of a tie: tensors in the order in which all ranks hold them."""
+    """What one rank holds of a tie: tensors in the order in which all ranks hold them.
+
+    ``everywhere`` has the names of all copies, as the ``named_parameters()`` of their own stage's pipeline give them.
+    """
 
     key: str
     stages: list[int]
@@ -30,6 +33,7 @@ class Copy:
     tensors: list[torch.Tensor] = field(default_factory=list)
     group: Any = None
     ranks: list[int] = field(default_factory=list)
+    everywhere: set[str] = field(default_factory=set)
 
     def trainable(self) -> list[torch.Tensor]:
         """The parameters whose gradients are reduced."""
@@ -58,45 +62,45 @@ def copies_of(here: Any, everyone: Sequence[Mapping[str, Any]]) -> list[Copy]:
     copies = []
     for key in sorted({key for told in everyone for key in told["held"]}):
         tellers = [told for told in everyone if key in told["held"]]
+        held = [told["held"][key] for told in tellers]
+        names = [_names(held, i) for i in range(len(held))]
+        if len(tellers) < 2 or not names[0]:
+            continue
         copy = Copy(key, sorted(told["stage"] for told in tellers))
-        if here.stage_id in copy.stages and len(tellers) > 1:
-            named = _tied_tensors(here, [told["held"][key] for told in tellers], copy.stages.index(here.stage_id), key)
+        copy.everywhere = {f"tied_modules.{key}.{name}" for listed in names for name in listed}
+        if here.stage_id in copy.stages:
+            named = _tied_tensors(here, held, names[copy.stages.index(here.stage_id)], key)
             copy.names, copy.tensors = [name for name, _ in named], [tensor for _, tensor in named]
-        if len(tellers) > 1:
-            copies.append(copy)
-    return copies + _parameter_copies(here)
+        copies.append(copy)
+    return copies + parameter_copies(here)
+
+
+def _names(held: Sequence[Mapping[str, Any]], position: int) -> list[str]:
+    """All parameters of the module where it is the same on every stage; else the listed ones, each once."""
+    if same_layout(held):
+        return [name for name, _ in held[position]["layout"]]
+    return list(dict.fromkeys(held[position]["listed"]))
 
 
 Named = list[tuple[str, torch.Tensor]]
 
 
-def _tied_tensors(here: Any, held: Sequence[Mapping[str, Any]], position: int, key: str) -> Named:
-    """All of the module where it is the same on every stage; else the listed parameters."""
+def _tied_tensors(here: Any, held: Sequence[Mapping[str, Any]], names: Sequence[str], key: str) -> Named:
+    """The tied parameters, and the buffers that all stages have alike where the whole module is tied."""
     module = next(m for name, m in here.tied_modules.items() if str(name) == key)
-    if any(other["layout"] != held[0]["layout"] for other in held):
-        return _listed(module, [other["listed"] for other in held], position, key)
+    parameters = dict(module.named_parameters())
     buffers = [
         (n, b) for n, b in module.named_buffers() if all(other["buffers"].get(n) == held[0]["buffers"].get(n) for other in held)
     ]
-    return [*module.named_parameters(), *buffers]
+    return [(name, parameters[name]) for name in names] + (buffers if same_layout(held) else [])
 
 
-def _listed(module: nn.Module, lists: Sequence[Sequence[str]], position: int, key: str) -> Named:
-    """A name that repeats an earlier one on every stage is left out, so that its gradient is summed once."""
-    parameters, names = dict(module.named_parameters()), lists[position]
-    repeats = [[names.index(name) < i for i, name in enumerate(names)] for names in lists]
-    for i, here in enumerate(zip(*repeats, strict=True)):
-        if any(here) != all(here):
-            what = f'key "{key}": name {i} of the list repeats a Parameter on one stage and not on another'
-            raise TieMismatchError(what, "list every Parameter once")
-    return [(name, parameters[name]) for name, again in zip(names, repeats[position], strict=True) if not again]
-
-
-def _parameter_copies(here: Any) -> list[Copy]:
+def parameter_copies(here: Any) -> list[Copy]:
     """The ties by parameter: between ordinary layers, which DeepSpeed does not know of."""
     copies = []
     for key, by_layer in here._parameter_ties:
         copy = Copy(key, sorted({here.stage_owner(layer) for layer in by_layer}))
+        copy.everywhere = {f"{layer}.{name}" for layer, listed in by_layer.items() for name in listed}
         for layer in local_layers(here, by_layer):
             module, names = here.forward_funcs[layer - here._local_start], by_layer[layer]
             if not copy.names:
@@ -142,6 +146,9 @@ def compare_frozen(copies: Sequence[Copy]) -> None:
 def weights_to_reduce(copy: Copy) -> list[Any]:
     """What the engine reads the ``grad`` of, and reduces; small gradients as one. The same number on all ranks of the tie."""
     weights = copy.trainable()
+    if not any(hasattr(w, "_hp_grad") or getattr(w, "grad_accum", None) is not None for w in weights):
+        for weight in (w for w in weights if w.grad is None):  # whatever the layer did: the same number on all ranks
+            weight.grad = torch.zeros_like(weight)
     small = [w for w in weights if w.numel() < SMALL and w.grad is not None and not hasattr(w, "_hp_grad")]
     gradients = [w.grad for w in small if w.grad is not None]
     if len(small) < 2 or len({gradient.dtype for gradient in gradients}) > 1:

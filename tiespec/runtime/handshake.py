@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+import torch
+import torch.distributed as dist
+from deepspeed.accelerator import get_accelerator
 from deepspeed.pipe import TiedLayerSpec
 from torch import nn
 
-from tiespec.errors import TieMismatchError, TieUnresolvedError
+from tiespec.errors import TieError, TieMismatchError, TieUnresolvedError
 
 
 def names_of(spec: TiedLayerSpec) -> list[str]:
@@ -65,6 +69,8 @@ def _tied(here: Any, by_layer: Mapping[int, Sequence[str]]) -> dict[str, Any]:
             if not isinstance(tensor, nn.Parameter):
                 return {"tensors": [], "wrong": f'"{name}" of layer {layer} is no Parameter'}
             found.append(_tensor(tensor))
+        if tensors and tensors != found:
+            return {"tensors": [], "wrong": f"{_said_all(found)} of layer {layer} cannot be one with {_said_all(tensors)}"}
         tensors = tensors or found
     return {"tensors": tensors, "wrong": None}
 
@@ -75,6 +81,7 @@ def _tensor(tensor: Any) -> tuple[tuple[int, ...], str, bool]:
 
 def _described(module: nn.Module, names: Sequence[str]) -> dict[str, Any]:
     paths = {id(p): name for name, p in module.named_parameters()}
+    embeddings = [(n, m) for n, m in module.named_modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
     listed, wrong = [], None
     for name in names:
         try:
@@ -91,7 +98,8 @@ def _described(module: nn.Module, names: Sequence[str]) -> dict[str, Any]:
         "parameters": {n: _tensor(p) for n, p in module.named_parameters()},
         "buffers": {n: _tensor(b) for n, b in module.named_buffers()},
         "listed": listed,
-        "sparse": [n for n, m in module.named_modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag)) and m.sparse],
+        "sparse": [n for n, m in embeddings if m.sparse],
+        "max_norm": [n for n, m in embeddings if m.max_norm is not None],
         "wrong": wrong,
     }
 
@@ -112,6 +120,34 @@ def compare(everyone: Sequence[Mapping[str, Any]]) -> None:
         _compare_tied(key, everyone)
     for key in sorted({key for told in everyone for key in told["held"]}):
         _compare_key(key, [told for told in everyone if key in told["held"]])
+
+
+def agree(everyone: Sequence[Mapping[str, Any]]) -> None:
+    """``compare``, with an error on every rank of the job: also where another data-parallel copy differs.
+
+    Raises:
+        TieMismatchError, TieUnresolvedError: the first one that a rank has come to.
+    """
+    mine = "\0".join(map(repr, (everyone[0]["specs"], everyone[0]["ties"])))
+    error: TieError | None = None
+    try:
+        compare(everyone)
+    except TieError as found:
+        error = found
+    number = int.from_bytes(hashlib.sha256(mine.encode()).digest()[:7], "big")
+    state = torch.tensor([number, -number, int(error is not None)], device=get_accelerator().current_device_name())
+    dist.all_reduce(state, op=dist.ReduceOp.MAX)
+    largest, smallest, failed = state.tolist()
+    if largest == -smallest and not failed:
+        return
+    said: list[Any] = [None] * dist.get_world_size()
+    first = {name: everyone[0][name] for name in ("rank", "specs", "ties")}
+    dist.all_gather_object(said, (None if error is None else (type(error).__name__, error.message, error.help), first))
+    for name, message, help in (found for found, _ in said if found is not None):
+        raise (TieUnresolvedError if name == "TieUnresolvedError" else TieMismatchError)(message, help)
+    for _, other in said[1:]:
+        for what in ("specs", "ties"):
+            _compare_lists(said[0][1], other, what)
 
 
 def _compare_tied(key: str, everyone: Sequence[Mapping[str, Any]]) -> None:
@@ -162,16 +198,25 @@ def _compare_key(key: str, tellers: Sequence[Mapping[str, Any]]) -> None:
         if held["sparse"]:
             what = f'key "{key}": the gradients of {held["sparse"][0]} are sparse, and are not reduced between stages'
             raise TieMismatchError(what, "build it with sparse=False")
+        if held["max_norm"]:
+            what = f'key "{key}": {held["max_norm"][0]} has max_norm: its weight is rescaled where it is looked up, in one copy'
+            raise TieMismatchError(what, "build it without max_norm")
+    whole = same_layout([told["held"][key] for told in tellers])
     for told in tellers[1:]:
-        _compare_held(key, tellers[0], told)
+        _compare_held(key, tellers[0], told, whole)
 
 
-def _compare_held(key: str, first: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+def same_layout(held: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the module of a key has the same parameters on all stages; then all of it is tied."""
+    return all(other["layout"] == held[0]["layout"] for other in held)
+
+
+def _compare_held(key: str, first: Mapping[str, Any], other: Mapping[str, Any], whole: bool) -> None:
     a, b = first["held"][key], other["held"][key]
     what = f'the copies of key "{key}"'
-    if a["layout"] == b["layout"]:
+    if whole:
         pairs = [(name, name) for name in a["parameters"]]
-    elif len(a["listed"]) == len(b["listed"]):
+    elif len(a["listed"]) == len(b["listed"]) and _repeats(a["listed"]) == _repeats(b["listed"]):
         pairs = list(zip(a["listed"], b["listed"], strict=True))
     else:
         _differ(what, first, f"{a['class']} with {a['listed']}", other, f"{b['class']} with {b['listed']}")
@@ -179,3 +224,8 @@ def _compare_held(key: str, first: Mapping[str, Any], other: Mapping[str, Any]) 
         one, two = a["parameters"][mine], b["parameters"][theirs]
         if one != two:
             _differ(what, first, f'"{mine}" {_said_tensor(one)}', other, f'"{theirs}" {_said_tensor(two)}')
+
+
+def _repeats(names: Sequence[str]) -> list[int]:
+    """For each name, where it is first listed: a Parameter that is listed twice must be so on every stage."""
+    return [names.index(name) for name in names]

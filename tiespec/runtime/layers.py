@@ -8,42 +8,49 @@ from typing import Any
 import torch
 from deepspeed.pipe import TiedLayerSpec
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from tiespec.runtime.copies import Copy, replace_parameter, share_buffers
 from tiespec.runtime.handshake import layout, names_of, read
 
 
 class _Touch(torch.autograd.Function):
-    """The output as it is; in the backward pass, a gradient of zeros for every parameter."""
+    """A copy of a tensor; in the backward pass, a gradient of zeros for every parameter.
+
+    A copy, because what follows may change it in place, and a view that a Function makes may not be. The parameters are not
+    saved for backward: only their shapes are needed, and an embedding with ``max_norm`` writes to its own in between.
+    """
 
     @staticmethod
-    def forward(context: Any, output: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
-        context.save_for_backward(*parameters)
-        return output.view_as(output)
+    def forward(context: Any, tensor: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
+        context.parameters = parameters
+        return tensor.clone()
 
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return (gradient, *(torch.zeros_like(p) for p in context.saved_tensors))
+        return (gradient, *(torch.zeros_like(p) for p in context.parameters))
 
 
 _touch: Callable[..., torch.Tensor] = _Touch.apply
 
 
-def _touched(output: Any, parameters: Sequence[torch.Tensor]) -> Any:
-    """Touch the first floating-point tensor of a layer's output."""
+def touched(value: Any, parameters: Sequence[torch.Tensor]) -> tuple[Any, bool]:
+    """Nested tensors, those of floating point touched; and whether there were any."""
     live = [p for p in parameters if p.requires_grad]
-    if not live or not torch.is_grad_enabled():
-        return output
-    if isinstance(output, torch.Tensor):
-        return _touch(output, *live) if output.is_floating_point() else output
-    if isinstance(output, (tuple, list)):
-        parts = list(output)
-        for i, part in enumerate(parts):
-            if isinstance(part, torch.Tensor) and part.is_floating_point():
-                parts[i] = _touch(part, *live)
-                break
-        return type(output)(parts)
-    return output
+    floats = [t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor) and t.is_floating_point()]
+    if not live or not floats or not torch.is_grad_enabled():
+        return value, bool(floats)
+    return pytree.tree_map_only(torch.Tensor, lambda t: _touch(t, *live) if t.is_floating_point() else t, value), True
+
+
+def run_touched(function: Callable[[Any], Any], inputs: Any, parameters: Sequence[torch.Tensor]) -> Any:
+    """Run a layer whose parameters all get a gradient: what it takes is touched, or what it gives where that is no float.
+
+    The input of a head is smaller than its logits, and touching costs a copy.
+    """
+    inputs, done = touched(inputs, parameters)
+    outputs = function(inputs)
+    return outputs if done else touched(outputs, parameters)[0]
 
 
 class Bound:
@@ -56,7 +63,7 @@ class Bound:
 
     def __call__(self, inputs: Any) -> Any:
         """As the engine calls it."""
-        return _touched(self.function(self.module, inputs), self.touch)
+        return run_touched(lambda given: self.function(self.module, given), inputs, self.touch)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """The module's: a partial has none, and stock writes no file for it."""
@@ -113,11 +120,25 @@ def touch_all(here: Any, copies: Sequence[Copy]) -> None:
     for copy in copies:
         held = {id(t) for t in copy.tensors}
         last = max(i for i, f in enumerate(here.forward_funcs) if held & {id(p) for p in _parameters(f)})
-        function, tensors = here.forward_funcs[last], copy.tensors
+        function = here.forward_funcs[last]
         if isinstance(function, Bound):
-            function.touch.extend(tensors)
+            function.touch.extend(copy.tensors)
         else:
-            function.register_forward_hook(lambda module, inputs, output, tensors=tensors: _touched(output, tensors))
+            _hook(function, copy.tensors)
+
+
+def _hook(module: nn.Module, tensors: Sequence[torch.Tensor]) -> None:
+    """``run_touched`` by hooks, so that the module stays what it is."""
+
+    def before(module: nn.Module, args: Any, kwargs: Any) -> Any:
+        (args, kwargs), module._tiespec_touched = touched((args, kwargs), tensors)  # type: ignore[assignment]
+        return args, kwargs
+
+    def after(module: nn.Module, args: Any, output: Any) -> Any:
+        return output if module._tiespec_touched else touched(output, tensors)[0]
+
+    module.register_forward_pre_hook(before, with_kwargs=True)
+    module.register_forward_hook(after)
 
 
 def _parameters(function: Any) -> Iterator[nn.Parameter]:

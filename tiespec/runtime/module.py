@@ -11,6 +11,7 @@ changes only what they get wrong; each override names the fault. Two ideas carry
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -28,9 +29,10 @@ from tiespec.runtime.copies import (
     copies_of,
     digest,
     make_group,
+    parameter_copies,
     weights_to_reduce,
 )
-from tiespec.runtime.handshake import compare, tell
+from tiespec.runtime.handshake import agree, compare, tell
 from tiespec.runtime.layers import Bound, own_module, same_recipe, touch_all
 
 
@@ -50,6 +52,9 @@ class TiedPipeline:
     """Mixin: ``class Pipe(TiedPipeline, PipelineModule)``. See ``PipelineModule`` below for the arguments it adds."""
 
     def __init__(self, *args: Any, ties: Any = (), check_every: int = 0, **kwargs: Any) -> None:
+        if "_parameter_ties" in vars(self):  # install() and a patched class: the inner call is for DeepSpeed's own
+            _ORIGINAL["__init__"](self, *args, **kwargs)
+            return
         self._parameter_ties = ties_of(ties)
         self._check_every, self._reductions = steps_of(check_every), 0
         self._copies: list[Copy] = []
@@ -60,7 +65,7 @@ class TiedPipeline:
         """Stock (all releases) runs the first class of a key in a stage for all, and hides modules in partials."""
         here: Any = self
         check_keys(here._layer_specs)
-        check_ties(self._parameter_ties, len(here._layer_specs))
+        check_ties(self._parameter_ties, here._layer_specs)
         _stock(self, "_build")()
         owners: dict[Any, tuple[nn.Module, TiedLayerSpec]] = {}
         for local, spec in enumerate(here._layer_specs[here._local_start : here._local_stop]):
@@ -76,12 +81,13 @@ class TiedPipeline:
         here: Any = self
         if here._topo.get_dim("pipe") == 1:
             compare([{**tell(here), "held": {}}])
+            parameter_copies(here)
             return {}
         warn_of_lost_ties(here)
         told = tell(here)
         everyone: list[Any] = [None] * dist.get_world_size(here._grid.get_pipe_parallel_group())
         dist.all_gather_object(everyone, told, group=here._grid.get_pipe_parallel_group())
-        compare(everyone)
+        agree(everyone)
         self._copies = copies_of(here, everyone)
         comms = {}
         for copy in self._copies:
@@ -101,9 +107,10 @@ class TiedPipeline:
 
     def get_tied_weights_and_groups(self) -> list[tuple[Any, Any]]:
         """Stock lists a Parameter once for each of its names, and frozen ones; the engine calls this once a step."""
-        if self._reductions == 0:
+        due = bool(self._check_every) and self._reductions % self._check_every == 0
+        if due or self._reductions == 0:
             compare_frozen(self._copies)
-        if self._check_every and self._reductions % self._check_every == 0:
+        if due:
             self.assert_ties_in_sync()
         self._reductions += 1
         return [(weight, copy.group) for copy in self._copies for weight in weights_to_reduce(copy)]
@@ -150,11 +157,19 @@ class TiedPipeline:
 
     @property
     def universal_checkpoint_info(self) -> dict[str, Any]:
-        """What DeepSpeed's universal checkpoints must know: which parameters are copies."""
-        import re
+        """What DeepSpeed's universal checkpoints must know: which parameters are copies; and what the user's class says."""
+        name = "universal_checkpoint_info"
+        ours = TiedPipeline.__dict__[name]  # install() has put it into DeepSpeed's class, too
+        theirs = next((f for c in _after_mixin(self) if (f := c.__dict__.get(name)) not in (None, ours)), None)
+        info: dict[str, Any] = {"universal_checkpoint_version": 0.2} if theirs is None else dict(theirs.__get__(self))
+        patterns = [f"^{re.escape(name)}$" for name in sorted({n for copy in self._copies for n in copy.everywhere})]
+        kept: list[str] = list(info.get("pipeline_replicated_parameter_patterns", ()))
+        return {**info, "pipeline_replicated_parameter_patterns": kept + patterns}
 
-        patterns = [rf".*{re.escape(name)}$" for copy in self._copies for name in copy.names]
-        return {"universal_checkpoint_version": 0.2, "pipeline_replicated_parameter_patterns": patterns}
+
+def _after_mixin(self: Any) -> list[type]:
+    mro = list(type(self).__mro__)
+    return mro[mro.index(TiedPipeline) + 1 :] if TiedPipeline in mro else []
 
 
 _OVERRIDES = (

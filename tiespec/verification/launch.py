@@ -76,7 +76,7 @@ def run_alone(function: Callable[[Task], None], task: Task, timeout: float) -> N
         TiespecError: what the function raised, or how its process ended.
     """
     name = function.__name__
-    with _processes(_alone, {0: (function, task)}, {0: {}}, Path(task.folder, f"log-{name}")) as (context, _):
+    with _processes(_alone, {0: (function, task, os.getpid())}, {0: {}}, Path(task.folder, f"log-{name}")) as (context, _):
         deadline, file = time.monotonic() + timeout, Path(task.folder, f"{name}.json")
         while not file.exists() and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
@@ -91,8 +91,8 @@ def run_alone(function: Callable[[Task], None], task: Task, timeout: float) -> N
         raise error_of(error)
 
 
-def _alone(function: Callable[[Task], None], task: Task) -> None:
-    _own_process(str(Path(task.folder, f"stack-{function.__name__}")))
+def _alone(function: Callable[[Task], None], task: Task, parent: int) -> None:
+    _own_process(parent, str(Path(task.folder, f"stack-{function.__name__}")))
     error = None
     try:
         function(task)
@@ -119,7 +119,7 @@ def run_ranks(
         tick (Callable): called with the phase.
     """
     ranks = sorted(places)
-    arguments = {i: (task, rank) for i, rank in enumerate(ranks)}
+    arguments = {i: (task, rank, os.getpid()) for i, rank in enumerate(ranks)}
     environments = {i: places[rank] for i, rank in enumerate(ranks)}
     with _processes(_rank, arguments, environments, Path(task.folder, "logs", f"from-{ranks[0]}")) as (context, logs):
         ended = _watched(task, context, ranks, world_size, timeout, tick)
@@ -136,14 +136,17 @@ def _watched(
     while True:
         time.sleep(POLL_SECONDS)
         result = context.wait(0)
+        if result is not None and result.is_failed():
+            for i, failure in result.failures.items():
+                reporter(task, ranks[i])(gone=_how(failure.exitcode))
         ended = Ended(read_reports(task.folder, world_size))
+        ended.gone = {rank: line["gone"] for rank, lines in ended.reports.items() for line in lines if "gone" in line}
         tick(f"{ended.phase(0)}, {world_size} ranks")
         if all(lines and "end" in lines[-1] for lines in ended.reports.values()):
             return ended
-        if result is not None and result.is_failed():
-            ended.gone = {ranks[i]: _how(f.exitcode) for i, f in result.failures.items()}
+        if ended.gone:
             return ended
-        if ended.errors() or result is not None:
+        if ended.errors() or (result is not None and len(ranks) == world_size):
             stop_at = stop_at or time.monotonic() + GRACE_SECONDS
         if stop_at is not None and (time.monotonic() > stop_at or len(ended.errors()) == world_size):
             return ended
@@ -171,8 +174,8 @@ def read_reports(folder: str, world_size: int) -> dict[int, list[Line]]:
     return found
 
 
-def _rank(task: Task, rank: int) -> None:
-    _own_process(str(Path(task.folder, "logs", f"stack{rank}")))
+def _rank(task: Task, rank: int, parent: int) -> None:
+    _own_process(parent, str(Path(task.folder, "logs", f"stack{rank}")))
     say = reporter(task, rank)
     try:
         run_rank(task, say)
@@ -195,11 +198,11 @@ def described(error: BaseException) -> Line:
     }
 
 
-def _own_process(stacks: str) -> None:
+def _own_process(parent: int, stacks: str) -> None:
     """What a process that was forked from this one must not inherit; it ends when its parent does."""
     os._exit = leave
     torch.set_num_threads(1)  # as many processes as cores, or more
-    die_with_the_parent()
+    die_with_the_parent(parent)
     faulthandler.enable()
     if hasattr(signal, "SIGUSR1"):
         Path(stacks).parent.mkdir(parents=True, exist_ok=True)

@@ -14,13 +14,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from tiespec.recorder import replaced
+from tiespec.recorder import replaced, without_extension
 from tiespec.state import seed_all
 from tiespec.target import load_for_real
 from tiespec.verification.task import Plan, Task, config_of, read_plan
 from tiespec.verification.watch import watch
 
 Say = Callable[..., None]
+JOINED = "TIESPEC_JOINED"
+"""Set in a rank that a launcher has started: the ranks meet where its variables say."""
 BACKENDS = {"cpu": "gloo"}
 """By accelerator, where DeepSpeed's own choice is not wanted: for the CPU it may look for oneCCL."""
 
@@ -34,7 +36,13 @@ def run_rank(task: Task, say: Say) -> None:
 
     rank = int(os.environ["RANK"])
     watch(str(Path(task.folder, f"now{rank}")))
-    deepspeed.init_distributed(BACKENDS.get(os.environ.get("DS_ACCELERATOR", "")))
+    backend = BACKENDS.get(os.environ.get("DS_ACCELERATOR", ""))
+    with without_extension():
+        if JOINED in os.environ:
+            deepspeed.init_distributed(backend)
+        else:  # no port that somebody else could take meanwhile
+            place = {"rank": rank, "world_size": int(os.environ["WORLD_SIZE"])}
+            deepspeed.init_distributed(backend, init_method=f"file://{Path(task.folder, 'store').resolve()}", **place)
     say(phase="joined")
     plan, batch = read_plan(task.folder), torch.load(Path(task.folder, "batch.pt"), weights_only=True)
     with without_dropout(), _second_start_ignored():

@@ -20,6 +20,7 @@ from tiespec.verification.compare import compare, outcome_of
 from tiespec.verification.launch import Ended, free_port, run_alone, run_ranks
 from tiespec.verification.outcome import Verification, Waiting
 from tiespec.verification.prepare import prepare
+from tiespec.verification.rank import JOINED
 from tiespec.verification.reference import run_reference
 from tiespec.verification.task import Plan, Task, read_plan
 from tiespec.verification.watch import sits_in
@@ -91,7 +92,7 @@ def _check_size(job: Job, plan: Plan, task: Task, world_size: int) -> None:
 def _places(job: Job, world_size: int) -> dict[int, dict[str, str]]:
     """The environment of each rank that is started here."""
     if job.joined is not None:
-        return {int(job.joined["RANK"]): job.joined}
+        return {int(job.joined["RANK"]): {**job.joined, JOINED: "1"}}
     common = {
         "WORLD_SIZE": str(world_size),
         "MASTER_ADDR": "127.0.0.1",
@@ -103,9 +104,9 @@ def _places(job: Job, world_size: int) -> dict[int, dict[str, str]]:
 
 def _as_another_rank(task: Task, job: Job, progress: Progress) -> Verification:
     assert job.joined is not None
-    rank, world_size = int(job.joined["RANK"]), int(job.joined["WORLD_SIZE"])
+    world_size = int(job.joined["WORLD_SIZE"])
     _told(task, "go", job.load_timeout)
-    run_ranks(task, {rank: job.joined}, world_size, job.timeout, progress)
+    run_ranks(task, _places(job, world_size), world_size, job.timeout, progress)
     return Verification.model_validate(_told(task, "verdict", job.load_timeout + job.timeout))
 
 
@@ -135,6 +136,9 @@ def _told(task: Task, name: str, timeout: float) -> Any:
 
 def _judged(task: Task, job: Job, plan: Plan, ended: Ended, progress: Progress) -> Verification:
     made = partial(_made, task, plan, ended)
+    late = [rank for rank in ended.reports if ended.phase(rank) == "starting"]
+    if ended.hung and late:
+        raise GuestError(f"rank {late[0]} did not join the process group", "is the machine overloaded, or a rank not started?")
     if ended.hung:
         return made("hang", waiting=_waiting(task, ended))
     if any(how in ABORTED for how in ended.gone.values()):
