@@ -12,6 +12,17 @@ ROOT = Path(__file__).parent.parent
 THEIRS = tuple(str(folder) for folder in (ROOT / "examples", ROOT / "tests" / "cases"))
 
 
+PROCESSES = ("tests/runtime/", "tests/verify/test_cases.py", "tests/differential/", "tests/rules/test_rules_real.py")
+"""Where most tests start ranks: one after the other, in one of the two workers."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Ranks of two tests do not run beside each other; everything else does."""
+    for item in items:
+        if item.nodeid.startswith(PROCESSES):
+            item.add_marker(pytest.mark.xdist_group("processes"))
+
+
 @pytest.fixture(autouse=True)
 def imports_kept(tmp_path: Path) -> Iterator[None]:
     """Model files of one test are not seen by the next: two of them may be called model.py."""
