@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -39,6 +40,11 @@ def lists(spec: TieSpec) -> dict[str, Any]:
 def reasons(spec: TieSpec, key: str) -> dict[str, str | None]:
     """Path -> why it is left out."""
     return {p.path: p.reason for tie in spec.ties if tie.key == key for p in tie.left_out}
+
+
+def interruptible() -> None:
+    """SIGINT as a terminal's foreground has it: a shell that starts the tests in the background has it ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def tiespec(*arguments: str, cwd: str | Path = ROOT, stdin: str = "", seconds: float = 120, **environment: str) -> Any:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import HEAD, ROOT, tiespec
+from tests.helpers import HEAD, ROOT, interruptible, tiespec
 from tiespec.guest import DEBUG_HINT
 
 Write = Callable[..., str]
@@ -206,7 +206,9 @@ def test_debug_shows_the_traceback(write: Write) -> None:
 def test_interrupt(write: Write) -> None:
     file = write("import time\nprint('ready', flush=True)\ntime.sleep(60)\n" + HEAD)
     command = [sys.executable, "-m", "tiespec", "generate", file]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=interruptible
+    )
     assert process.stderr is not None
     assert process.stderr.readline() == "ready\n"
     process.send_signal(signal.SIGINT)

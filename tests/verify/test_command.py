@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.distributed import free_port
-from tests.helpers import ROOT, tiespec
+from tests.helpers import ROOT, interruptible, tiespec
 from tests.rules.models import GOOD, PARTS
 
 Write = Callable[..., str]
@@ -74,7 +74,13 @@ def test_the_recipe_patched(mark: dict[str, str]) -> None:
 def test_interrupted(mark: dict[str, str]) -> None:
     command = [sys.executable, "-m", "tiespec", "verify", SMALL.format(""), "--timeout", "60"]
     process = subprocess.Popen(
-        command, cwd=ROOT, env={**os.environ, **mark}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=ROOT,
+        env={**os.environ, **mark},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=interruptible,
     )
     _wait_for_ranks(mark)
     process.send_signal(signal.SIGINT)

@@ -19,14 +19,15 @@ Held = dict[tuple[int, int], dict[str, torch.Tensor]]
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What two runs that are the same may differ by, as a part of how far a parameter has moved, and of its size."""
+    """What two runs that are the same may differ by: a part of how far a parameter has moved, and of its size; and at least."""
 
     moved: float
     size: float
+    least: float
 
 
-FULL = Tolerance(moved=0.02, size=1e-5)
-LOW = Tolerance(moved=0.3, size=0.02)
+FULL = Tolerance(moved=0.02, size=1e-5, least=1e-9)
+LOW = Tolerance(moved=0.3, size=0.02, least=1e-3)
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def _against(
                 continue
             start = built[rank, layer][path]
             size, moved = largest(tensor, right), largest(right, start)
-            allowed = near.moved * moved + near.size * float(right.abs().max()) if right.numel() else 0.0
+            allowed = near.least + near.moved * moved + (near.size * float(right.abs().max()) if right.numel() else 0.0)
             yield Difference(rank=rank, layer=layer, path=path, largest=size, counts=not size <= allowed)
 
 
