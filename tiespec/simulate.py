@@ -10,7 +10,7 @@ import contextlib
 import inspect
 import io
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -72,19 +72,18 @@ class _Group(tuple[int, ...]):
     """A process group that was asked for: its ranks."""
 
 
-def simulate(grid: Grid, build: Build, usage: Usage, ranks: Sequence[int] | None = None) -> Parting | None:
+def simulate(grid: Grid, build: Build, usage: Usage) -> Parting | None:
     """Where the ranks of a grid part; None where they do not.
 
     Args:
         grid (Grid): the ranks.
         build (Build): constructs the pipeline of the current rank.
         usage (Usage): which parameters get a gradient; where it is unknown, all.
-        ranks (Sequence[int] | None): those to stand for; None for all.
 
     Raises:
         Exception: whatever the construction raises, on the first rank on which it does.
     """
-    recorders = [_stand_for(rank, grid, build, usage) for rank in (range(grid.ranks) if ranks is None else ranks)]
+    recorders = [_stand_for(rank, grid, build, usage) for rank in range(grid.ranks)]
     parted = first_parting({r.rank: r.building for r in recorders}, "building")
     return parted or first_parting({r.rank: r.step for r in recorders}, "step")
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tiespec.errors import TiespecError
 from tiespec.verdict import Finding, Report
-
-ReadLine = Callable[[str, int], str]
-"""(file, 1-based line) -> its text; empty when there is none."""
 
 
 @dataclass(frozen=True)

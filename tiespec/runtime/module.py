@@ -99,14 +99,14 @@ class TiedPipeline:
         return comms
 
     def _synchronize_tied_weights(self) -> None:
-        """Stock broadcasts the listed names; here it is every parameter and buffer of the tie."""
+        """Stock (all releases) broadcasts the listed names; here it is every parameter and buffer of the tie."""
         for copy in self._copies:
             for tensor in copy.tensors:
                 tensor.data = tensor.data.contiguous()  # a collective refuses a view with gaps
                 dist.broadcast(tensor.data, src=copy.ranks[0], group=copy.group)
 
     def get_tied_weights_and_groups(self) -> list[tuple[Any, Any]]:
-        """Stock lists a Parameter once for each of its names, and frozen ones; the engine calls this once a step."""
+        """Stock (all releases) lists a Parameter once for each name, and frozen ones; the engine asks once a step."""
         due = bool(self._check_every) and self._reductions % self._check_every == 0
         if due or self._reductions == 0:
             compare_frozen(self._copies)
@@ -116,13 +116,13 @@ class TiedPipeline:
         return [(weight, copy.group) for copy in self._copies for weight in weights_to_reduce(copy)]
 
     def allreduce_tied_weight_gradients(self) -> None:
-        """The same as the engine does in a step."""
+        """Stock (all releases) reduces what its lists name; here it is the same as the engine does in a step."""
         for weight, group in self.get_tied_weights_and_groups():
             if weight.grad is not None:
                 dist.all_reduce(weight.grad, group=group)
 
     def load_state_dir(self, load_dir: str, *args: Any, **kwargs: Any) -> None:
-        """A checkpoint that stock DeepSpeed wrote has no file for a layer behind a ``forward_fn``."""
+        """A checkpoint that stock (all releases) wrote has no file for a layer behind a ``forward_fn``."""
         here: Any = self
         for local, function in enumerate(here.forward_funcs):
             if isinstance(function, Bound):
@@ -130,7 +130,7 @@ class TiedPipeline:
         _stock(self, "load_state_dir")(load_dir, *args, **kwargs)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Stock would put a compiled function, without a state, in place of a layer behind a ``forward_fn``."""
+        """Stock (all that have it) puts a compiled function, without a state, for a layer behind a ``forward_fn``."""
         here: Any = self
         bound = {i: f for i, f in enumerate(here.forward_funcs) if isinstance(f, Bound)}
         _stock(self, "compile")(*args, **kwargs)
