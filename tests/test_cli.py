@@ -33,7 +33,7 @@ def test_the_set_of_options_is_this() -> None:
     shown = tiespec("generate", "--help", COLUMNS="200").stdout
     assert re.findall(r"^\s+(?:-o, )?(--[\w-]+)", shown, re.MULTILINE) == [
         "--min-numel", "--max-numel", "--include", "--exclude", "--input", "--stages", "--format", "--output", "--check",
-        "--force", "--setup", "--timeout", "--debug", "--help",
+        "--force", "--color", "--setup", "--timeout", "--debug", "--help",
     ]  # fmt: skip
 
 
@@ -264,3 +264,19 @@ def test_the_large_example_takes_seconds() -> None:
     done = tiespec("generate", "examples/large.py")
     assert "word.weight  128256x16384" in done.stdout
     assert time.monotonic() - started < 30
+
+
+@pytest.mark.parametrize(
+    ("asked", "environment", "colored"),
+    [
+        ("auto", {}, False),
+        ("auto", {"FORCE_COLOR": "1"}, True),
+        ("auto", {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+        ("always", {"NO_COLOR": "1"}, True),
+        ("never", {"FORCE_COLOR": "1"}, False),
+    ],
+)
+def test_colours_are_written_when_asked_for(asked: str, environment: dict[str, str], colored: bool) -> None:
+    assert (
+        "\x1b[" in tiespec("generate", GPT, "--color", asked, **{"NO_COLOR": "", "FORCE_COLOR": "", **environment}).stdout
+    ) is colored

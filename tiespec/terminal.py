@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -48,3 +49,15 @@ class Spinner:
 def width() -> int:
     """Columns to write in: the terminal's, COLUMNS, or 100."""
     return shutil.get_terminal_size((100, 24)).columns
+
+
+def use_color(asked: Literal["auto", "always", "never"]) -> bool:
+    """Whether to write colours to stdout; what is asked for comes before NO_COLOR, FORCE_COLOR and the terminal.
+
+    Set and not empty is what counts: https://no-color.org, https://force-color.org.
+    """
+    if asked != "auto":
+        return asked == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or (sys.stdout.isatty() and os.environ.get("TERM") != "dumb")

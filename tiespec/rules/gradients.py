@@ -4,40 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from packaging.version import Version
-
 from tiespec.pipeline import Layer, Tie
 from tiespec.rules.catalogue import Found, Place, Undecided, rule
 from tiespec.rules.context import (
     Context,
-    Cut,
     Shard,
     counts_said,
-    is_ordered,
     layers_said,
     list_said,
     listed_paths,
     positions,
-    shards,
 )
 from tiespec.rules.coverage import INPUT_HELP
-from tiespec.verdict import Consequence
+from tiespec.rules.reductions import SKIPS_NONE_SINCE, aligned, effect_of_missing
 
 Findings = Iterator[Found | Undecided]
-
-SKIPS_NONE_SINCE = Version("0.15.4")
-
-
-def _aligned(context: Context, tie: Tie, cut: Cut) -> list[list[tuple[Shard, str]]]:
-    """For each position of the lists, the (stage, canonical path) of every copy; only where all have one."""
-    copies = shards(tie, cut)
-    owners = [context.pipeline.layers[s.owner] for s in copies]
-    if any(y.unbuilt or not is_ordered(y) for y in owners) or len({len(y.listed) for y in owners}) > 1:
-        return []
-    rows = zip(*(positions(y) for y in owners), strict=True)
-    return [
-        [(s, p) for s, p in zip(copies, row, strict=True) if p is not None] for row in rows if all(p is not None for p in row)
-    ]
 
 
 def _trainable(context: Context, row: list[tuple[Shard, str]]) -> list[bool]:
@@ -73,7 +54,7 @@ def unused_path(context: Context) -> Findings:
     for tie in context.ties:
         found: dict[tuple[str, ...], list[int]] = {}
         for cut in context.spread(tie):
-            for row in _aligned(context, tie, cut):
+            for row in aligned(context, tie, cut):
                 used = [bool(context.gets_gradient(s, path)) for s, path in row]
                 if any(used) and not all(used) and len(set(_trainable(context, row))) == 1:
                     found.setdefault(tuple(path for _, path in row), []).append(cut.stages)
@@ -89,7 +70,7 @@ def _unused(context: Context, tie: Tie, path: str, counts: tuple[int, ...]) -> F
     layers = context.layers(tie)
     paths = {y.index: _at(layers[0], y, path) for y in layers}
     without = [i for i, p in paths.items() if not context.usage.gets_gradient(i, p)]
-    consequence, then = _effect(context, tie, counts)
+    consequence, then = effect_of_missing(context, tie, counts)
     kept = [
         n.text
         for n in layers[0].listed
@@ -119,29 +100,6 @@ def _at(first: Layer, other: Layer, path: str) -> str:
     return (positions(other)[names.index(path)] if path in names else None) or path
 
 
-def _effect(context: Context, tie: Tie, counts: tuple[int, ...]) -> tuple[Consequence, str]:
-    if context.settings.config.uses_bf16_optimizer:
-        return "crash", "DeepSpeed's BF16_Optimizer raises on the rank that has none (_hp_grad)"
-    if context.settings.deepspeed < SKIPS_NONE_SINCE:
-        return "crash", f"DeepSpeed {context.settings.deepspeed} raises on the rank that has none"
-    cut = next(cut for cut in context.cuts if cut.stages == counts[0])
-    first, *others = _reduced(context, tie, cut)
-    if any(a != b for other in others for a, b in zip(first, other, strict=False)):
-        return "crash", "its gradient meets that of the next name, which has another size: a rank is aborted"
-    if all(len(first) == len(other) for other in others):
-        return "diverge", "its gradient is summed with that of another name, which has the same size"
-    return "hang", "the rank with the gradient waits in all_reduce for the one without, until the timeout"
-
-
-def _reduced(context: Context, tie: Tie, cut: Cut) -> list[list[int]]:
-    """For each copy of a tie, the sizes of the gradients that it reduces, in order: what has none is skipped."""
-    rows = _aligned(context, tie, cut)
-    return [
-        [context.pipeline.layers[s.owner].parameter(p).numel for s, p in column if context.gets_gradient(s, p)]
-        for column in zip(*rows, strict=True)
-    ]
-
-
 @rule("TIE402", "frozen-path", "error", "crash")
 def frozen_path(context: Context) -> Findings:
     """A listed parameter is frozen at every layer of the key.
@@ -169,7 +127,7 @@ def frozen_path(context: Context) -> Findings:
     for tie in context.ties:
         found: dict[str, list[int]] = {}
         for cut in context.spread(tie):
-            for row in _aligned(context, tie, cut):
+            for row in aligned(context, tie, cut):
                 if not any(_trainable(context, row)):
                     found.setdefault(row[0][1], []).append(cut.stages)
         for path, counts in found.items():

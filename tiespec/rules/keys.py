@@ -21,6 +21,7 @@ from tiespec.rules.context import (
     shards,
     stand_ins,
 )
+from tiespec.rules.reductions import effect_of_missing
 from tiespec.verdict import Consequence
 
 Findings = Iterator[Found | Undecided]
@@ -197,7 +198,8 @@ def mismatched_parameters(context: Context) -> Findings:
     """A tied parameter has another shape, dtype or `requires_grad` at another layer of the key.
 
     The first broadcast mixes or refuses tensors of different size or type. A parameter that is frozen at one layer only has
-    no gradient there, so the other rank waits for it in the reduction: a hang (seen on 0.19.8 in fp32).
+    no gradient there, so the other rank waits for it in the reduction: a hang (seen on 0.19.8 in fp32), or, where another name
+    follows in the list, what TIE401 says of that.
 
     Fails:
 
@@ -219,8 +221,11 @@ def mismatched_parameters(context: Context) -> Findings:
                     if difference is not None and p is not None:
                         found.setdefault((p, other.index), ([], *difference))[0].append(cut.stages)
         for (path, index), (counts, text, consequence) in found.items():
+            then = "the first broadcast of the tie fails"
+            if consequence == "hang":  # that is of one frozen layer: what its rank does not reduce, the other does
+                consequence, then = effect_of_missing(context, tie, tuple(counts))
             yield Found(
-                f'key "{tie.key}": "{path}" {text}; with {counts_said(counts)} {_then(consequence)}',
+                f'key "{tie.key}": "{path}" {text}; with {counts_said(counts)} {then}',
                 "make them equal at every layer of the key",
                 key=tie.key,
                 layer=index,
@@ -242,12 +247,6 @@ def _difference(a: Layer, p: str | None, b: Layer, q: str | None) -> tuple[str, 
         frozen, trained = (a, b) if two.requires_grad else (b, a)
         return f"is frozen at layer {frozen.index} and trained at layer {trained.index}", "hang"
     return None
-
-
-def _then(consequence: Consequence) -> str:
-    if consequence == "hang":
-        return "the rank that trains it waits for the other in the reduction"
-    return "the first broadcast of the tie fails"
 
 
 def _size(shape: tuple[int, ...] | None) -> str:
