@@ -25,7 +25,8 @@ def test_the_set_of_options_is_this() -> None:
     shown = tiespec("check", "--help", COLUMNS="200").stdout
     assert re.findall(r"^\s+(--[\w-]+)", shown, re.MULTILINE) == [
         "--spec", "--stages", "--dp", "--tp", "--partition", "--ds-config", "--input", "--deepspeed", "--param-groups",
-        "--simulate", "--select", "--ignore", "--format", "--report", "--color", "--setup", "--timeout", "--debug", "--help",
+        "--simulate", "--select", "--ignore", "--format", "--report", "--fix", "--write", "--color", "--setup", "--timeout",
+        "--debug", "--help",
     ]  # fmt: skip
 
 

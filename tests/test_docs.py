@@ -6,7 +6,10 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
+
 from tests.helpers import ROOT, tiespec
+from tests.pages import PAGES, rendered
 
 README = (ROOT / "README.md").read_text()
 
@@ -17,6 +20,18 @@ def test_the_output_in_the_readme_is_the_real_one() -> None:
     for command, output in shown:
         printed = re.sub(r"\S*tiespec-verify-\w+", "/tmp/tiespec-verify-1a2b3c4d", tiespec(*shlex.split(command)).stdout)
         assert printed.strip("\n") == output.strip("\n")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_commands_of_a_page_print_what_is_shown(name: str, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / name).read_text()
+    assert "```console" in page
+    assert measured(rendered(page, tmp_path)) == measured(page)
+
+
+def measured(text: str) -> str:
+    """Losses and rounding errors belong to the machine."""
+    return re.sub(r"\b\d+\.\d{4}\b|\b[\d.]+e-\d+\b", "#", text)
 
 
 def test_the_commands_in_the_readme_are_known() -> None:

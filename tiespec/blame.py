@@ -6,11 +6,13 @@ import os
 import re
 import site
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from types import FrameType, TracebackType
 
-from tiespec.pipeline import Location
+from tiespec.pipeline import CallSite, Location
 
+_COMPREHENSIONS = ("<listcomp>", "<genexpr>", "<setcomp>", "<dictcomp>")
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -62,6 +64,30 @@ def blame_frame(frame: FrameType | None) -> Location | None:
             return Location(shown(frame.f_code.co_filename), frame.f_lineno)
         frame = frame.f_back
     return None
+
+
+def blame_calls(frame: FrameType | None) -> tuple[CallSite, ...]:
+    """The calls in the user's files that led to a frame, the innermost first, up to where a library called the user's code."""
+    while frame is not None and not is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    return tuple(_call_site(one) for one in _callers(frame))
+
+
+def _callers(frame: FrameType | None) -> Iterator[FrameType]:
+    """A comprehension's frame stands for that of the function it is written in."""
+    inside = False
+    while frame is not None and is_users(frame.f_code.co_filename):
+        if not inside:
+            yield frame
+        inside = frame.f_code.co_name in _COMPREHENSIONS
+        frame = frame.f_back
+
+
+def _call_site(frame: FrameType) -> CallSite:
+    code, end_line, end_byte = frame.f_code, None, None
+    if hasattr(code, "co_positions"):  # since Python 3.11
+        _, end_line, _, end_byte = next(islice(code.co_positions(), frame.f_lasti // 2, None), (None,) * 4)
+    return CallSite(shown(code.co_filename), frame.f_lineno, end_line, end_byte)
 
 
 def blame_dump(text: str) -> Location | None:

@@ -76,8 +76,18 @@ def delivered(planned: Sequence[Planned], folder: str | None, wanted: Wanted, de
     Raises:
         TiespecError: the single target cannot be checked, and no report is to say so; or a file cannot be written.
     """
-    with _inside(folder):
+    with inside(folder):
         checked = [_checked(one, debug) for one in planned]
+    return reported(checked, folder, wanted)
+
+
+def reported(checked: Sequence[Checked], folder: str | None, wanted: Wanted) -> tuple[str, int]:
+    """The same for targets that have been checked.
+
+    Raises:
+        TiespecError: as ``delivered``.
+    """
+    with inside(folder):
         error = checked[0].error
         if wanted.single and error is not None and not wanted.reports and wanted.format in ("text", "json"):
             raise error
@@ -88,11 +98,12 @@ def delivered(planned: Sequence[Planned], folder: str | None, wanted: Wanted, de
         write_text(path, content, lambda text: True, force=True)
     if "github" in (wanted.format, *(format for format, _ in wanted.reports)) and "GITHUB_STEP_SUMMARY" in os.environ:
         append_text(os.environ["GITHUB_STEP_SUMMARY"], summary)
-    return text, max(_status(one) for one in checked)
+    return text, status_of(checked)
 
 
 @contextmanager
-def _inside(folder: str | None) -> Iterator[None]:
+def inside(folder: str | None) -> Iterator[None]:
+    """In a folder; None for the working directory."""
     before = os.getcwd()
     os.chdir(folder or os.curdir)
     try:
@@ -108,10 +119,9 @@ def _checked(one: Planned, debug: bool) -> Checked:
         return Checked(one.target, error=error)
 
 
-def _status(one: Checked) -> int:
-    if one.report is None:
-        return COULD_NOT
-    return FINE if one.report.ok else FOUND
+def status_of(checked: Sequence[Checked]) -> int:
+    """The exit status: the worst of all targets."""
+    return max(COULD_NOT if one.report is None else FINE if one.report.ok else FOUND for one in checked)
 
 
 def rendered(checked: Sequence[Checked], format: str, single: bool, color: bool = False) -> str:

@@ -71,7 +71,18 @@ def check_target(
     given: Sequence[str] = (),
     progress: Progress = lambda phase: None,
 ) -> Report:
-    """Check a TARGET.
+    """Check a TARGET; see ``examine_target``."""
+    return examine_target(text, options, setup, given, progress)[0]
+
+
+def examine_target(
+    text: str,
+    options: Options,
+    setup: str | None = None,
+    given: Sequence[str] = (),
+    progress: Progress = lambda phase: None,
+) -> tuple[Report, Analysis]:
+    """Check a TARGET, and say what is known of it.
 
     Raises:
         UsageError: an option that cannot be understood.
@@ -84,7 +95,7 @@ def check_target(
     if options.param_groups is not None:
         function = load_function(options.param_groups, "--param-groups")
         groups = group_settings(analysis.pipeline, analysis.live, function)
-    return _report(analysis, options, groups)
+    return report_on(analysis, options, groups), analysis
 
 
 def check_object(
@@ -100,7 +111,7 @@ def check_object(
     _look_at(options)
     analysis = analyse_object(value, name, given, example_inputs, loss_fn)
     groups = None if param_groups is None else group_settings(analysis.pipeline, analysis.live, param_groups)
-    return _report(analysis, options, groups)
+    return report_on(analysis, options, groups)
 
 
 def _look_at(options: Options) -> None:
@@ -125,7 +136,12 @@ def release(given: str | None) -> Version:
         raise UsageError(f"--deepspeed {given!r} is no version", "write it as 0.16.5") from error
 
 
-def _report(analysis: Analysis, options: Options, groups: Groups | None) -> Report:
+def report_on(analysis: Analysis, options: Options, groups: Groups | None = None) -> Report:
+    """Run the rules on a target that is analysed.
+
+    Raises:
+        TargetError: it is one plain module.
+    """
     pipeline = analysis.pipeline
     if pipeline.plain:
         what = f"{pipeline.target} is one module, not a sequence of layers: there is nothing to cut into stages"

@@ -9,10 +9,12 @@ import typer
 
 from tiespec import __version__
 from tiespec.commands.check import check
+from tiespec.commands.env import env
 from tiespec.commands.generate import generate
 from tiespec.commands.options import COULD_NOT, INTERRUPTED
 from tiespec.commands.patch import patch
 from tiespec.commands.rule import rule
+from tiespec.commands.show import show
 from tiespec.commands.verify import verify
 from tiespec.errors import INTERNAL_HELP, TiespecError
 
@@ -32,7 +34,7 @@ def tiespec(
     """Weight ties for DeepSpeed pipelines: the lists that train right, before the job starts."""
 
 
-for command in (generate, check, patch, verify, rule):
+for command in (generate, check, patch, verify, show, rule, env):
     app.command()(command)
 
 

@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 from tiespec.blame import is_users, shown
 from tiespec.names import resolve_listed, returning_properties
 from tiespec.pipeline import Config, Layer, Location, Parameter
-from tiespec.recorder import line_of
+from tiespec.recorder import calls_of, line_of
 
 _OWN_ARGUMENTS = ("tied_weight_attr", "forward_fn")
 
@@ -67,7 +67,7 @@ class Describer:
             config=_config(item, module),
         )
         if isinstance(item, LayerSpec):
-            layer = replace(layer, recipe=self._recipe(item), swallowed=_swallowed(item))
+            layer = replace(layer, recipe=self._recipe(item), swallowed=_swallowed(item), calls=calls_of(item))
         return _tied(layer, item, module) if isinstance(item, TiedLayerSpec) else layer
 
     def _recipe(self, spec: LayerSpec) -> int:

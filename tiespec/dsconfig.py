@@ -50,6 +50,11 @@ class DsConfig:
             return True
         return self.zero_stage == 1 and self.accumulation == "fp32" and not self.offload
 
+    @property
+    def hides_gradients(self) -> bool:
+        """Whether the tie reduction finds no gradient on any rank: they are kept in fp32 on the host (seen on 0.19.8)."""
+        return self.precision == "bf16" and self.zero_stage == 1 and self.offload and self.accumulation == "fp32"
+
 
 def read_ds_config(path: str) -> DsConfig:
     """Read a DeepSpeed config.

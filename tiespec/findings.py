@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from tiespec.errors import UsageError
@@ -173,7 +173,5 @@ def _inline_ignores(pipeline: Pipeline) -> dict[Line, tuple[str, ...]]:
 
 
 def _lines(file: str) -> list[str]:
-    try:
-        return Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
+    linecache.checkcache(file)
+    return linecache.getlines(file)

@@ -24,6 +24,23 @@ class Location:
 
 
 @dataclass(frozen=True)
+class CallSite:
+    """A call in the user's source.
+
+    Args:
+        file (str): path as Python reports it.
+        line (int): 1-based line on which it begins.
+        end_line (int | None): 1-based line on which it ends; None before Python 3.11.
+        end_column (int | None): bytes of UTF-8 on that line up to its end.
+    """
+
+    file: str
+    line: int
+    end_line: int | None = None
+    end_column: int | None = None
+
+
+@dataclass(frozen=True)
 class Parameter:
     """A parameter or buffer of one layer.
 
@@ -130,6 +147,7 @@ class Layer:
         key_error (str | None): why torch refuses the key, in its words.
         forward_fn (str | None): name of the TiedLayerSpec's ``forward_fn``.
         location (Location | None): where the spec or the function was written.
+        calls (tuple[CallSite, ...]): the calls in the user's source that made the spec, the innermost first.
         parameters (tuple[Parameter, ...]): in ``named_parameters()`` order, then the buffers.
         listed (tuple[ListedName, ...]): the names of ``tied_weight_attr``, in order.
         listed_as (str | None): type of ``tied_weight_attr``, such as ``"list"`` or ``"generator"``.
@@ -150,6 +168,7 @@ class Layer:
     key_error: str | None = None
     forward_fn: str | None = None
     location: Location | None = None
+    calls: tuple[CallSite, ...] = ()
     parameters: tuple[Parameter, ...] = ()
     listed: tuple[ListedName, ...] = ()
     listed_as: str | None = None

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-from tiespec.blame import blame_frame
-from tiespec.pipeline import Location
+from tiespec.blame import blame_calls
+from tiespec.pipeline import CallSite, Location
 
 RANK_VARIABLES = {
     "RANK": "0",
@@ -59,7 +59,7 @@ class Recording:
 
 
 _RECORDS: weakref.WeakKeyDictionary[Any, Record] = weakref.WeakKeyDictionary()
-_LINES: weakref.WeakKeyDictionary[Any, Location] = weakref.WeakKeyDictionary()
+_CALLS: weakref.WeakKeyDictionary[Any, tuple[CallSite, ...]] = weakref.WeakKeyDictionary()
 
 
 def record_of(module: Any) -> Record | None:
@@ -69,7 +69,13 @@ def record_of(module: Any) -> Record | None:
 
 def line_of(spec: Any) -> Location | None:
     """The line on which a LayerSpec was written, if it was made while recording."""
-    return _LINES.get(spec)
+    calls = calls_of(spec)
+    return Location(calls[0].file, calls[0].line) if calls else None
+
+
+def calls_of(spec: Any) -> tuple[CallSite, ...]:
+    """The calls in the user's source that made a LayerSpec, the innermost first; none if it was not made while recording."""
+    return _CALLS.get(spec, ())
 
 
 @contextmanager
@@ -138,15 +144,13 @@ def _recorded_lines(recording: Recording) -> Iterator[None]:
     original = LayerSpec.__init__
 
     def __init__(self: Any, typename: Any, *args: Any, **kwargs: Any) -> None:
-        location = blame_frame(sys._getframe(1))
-        if location is not None:
-            _LINES[self] = location
+        _CALLS[self] = blame_calls(sys._getframe(1))
         try:
             original(self, typename, *args, **kwargs)
         except (TypeError, RuntimeError) as error:
             if not callable(typename):
                 raise
-            recording.notes.append(_refusal(typename, location, error))
+            recording.notes.append(_refusal(typename, line_of(self), error))
             self.typename, self.module_args, self.module_kwargs = typename, args, kwargs
 
     with replaced(LayerSpec, "__init__", __init__):

@@ -40,7 +40,7 @@ class Judged:
     def repaired(self) -> bool:
         """Whether the patched module trains it right or refuses it."""
         if self.patched == "diverge":  # the running statistics of a stage are those of its own inputs
-            return self.codes == ("TIE304",)
+            return "TIE304" in self.codes
         return self.patched in ("ok", "refused") or (
             self.patched == "crash" == self.real and bool({*self.codes} & {*BEYOND_REPAIR})
         )
@@ -61,7 +61,7 @@ def judge(m: Model, folder: Path) -> Judged:
     file = folder / "model.py"
     file.write_text(source(m))
     target = f"{file}:layers"
-    wanted = {"stages": m.stages, "partition": m.partition, "config": m.config, "timeout": 8.0}
+    wanted = {"stages": m.stages, "partition": m.partition, "config": m.config, "timeout": 12.0}
     stock = verified(target, check=_check(target, m), **wanted)
     patched = verified(target, patched=True, **wanted)
     findings = stock["check"].get("findings", [])

@@ -256,8 +256,8 @@ EXAMPLES = (
     Example(
         "TIE204",
         "class Frozen(Embedding):\n    def __init__(self):\n        super().__init__()\n        self.word.weight.requires_grad_(False)\n"
-        + _ends('tie(["word.weight", "scale"], None, Frozen)', 'tie(["word.weight", "scale"], logits)'),
-        _ends('tie(["word.weight", "scale"])', 'tie(["word.weight", "scale"], logits)'),
+        + _ends('tie(["word.weight", "scale"], None, Frozen)', 'tie(["word.weight", "scale"], scaled_logits)'),
+        _ends('tie(["word.weight", "scale"])', 'tie(["word.weight", "scale"], scaled_logits)'),
         "crash",
         paths=("word.weight",),
         name="frozen before another name",

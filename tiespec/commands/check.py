@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tiespec.commands.options import CODES, COLOR, COULD_NOT, DEBUG, INPUT, SETUP, CheckFormat
+from tiespec.commands.options import CODES, COLOR, COULD_NOT, DEBUG, DS_CONFIG, INPUT, PARTITION, SETUP, CheckFormat
 
 
 def check(
@@ -17,8 +17,8 @@ def check(
     stages: Annotated[list[int], typer.Option(min=1, help="Number of pipeline stages (repeatable).")] = [],
     dp: Annotated[int | None, typer.Option(min=1, help="Data-parallel copies of the pipeline.")] = None,
     tp: Annotated[int | None, typer.Option(min=1, help="Tensor-parallel ranks of a stage.")] = None,
-    partition: Annotated[str | None, typer.Option(metavar="METHOD", help="uniform, parameters or type:REGEX.")] = None,
-    ds_config: Annotated[str | None, typer.Option(metavar="FILE", help="DeepSpeed's JSON config.")] = None,
+    partition: PARTITION = None,
+    ds_config: DS_CONFIG = None,
     input: INPUT = [],
     deepspeed: Annotated[str | None, typer.Option(metavar="VERSION", help="DeepSpeed release on the cluster.")] = None,
     param_groups: Annotated[str | None, typer.Option(help="FILE.py:function from a module to optimizer groups.")] = None,
@@ -29,6 +29,8 @@ def check(
     ignore: CODES = "",
     format: Annotated[CheckFormat, typer.Option(envvar="TIESPEC_FORMAT", help="Of the report on stdout.")] = "text",
     report: Annotated[list[str], typer.Option(metavar="FORMAT=PATH", help="One more report, into a file (repeatable).")] = [],
+    fix: Annotated[bool, typer.Option("--fix", help="Show the edits of your source that a check confirms, as a diff.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="With --fix: write the edits; exit 0 when nothing is left.")] = False,
     color: COLOR = "auto",
     setup: SETUP = None,
     timeout: Annotated[float | None, typer.Option(min=0.1, help="Seconds that loading a target may take (120).")] = None,
@@ -36,6 +38,7 @@ def check(
 ) -> None:
     """Prove before the run that every tie will hold; exit 1 when one does not."""
     from tiespec.check_output import Wanted, delivered, parse_reports
+    from tiespec.errors import UsageError
     from tiespec.expression import parse_target
     from tiespec.plan import plan
     from tiespec.session import print_report
@@ -46,11 +49,18 @@ def check(
         "ds_config": ds_config, "input": input, "deepspeed": deepspeed, "param_groups": param_groups,
         "select": _codes(select), "ignore": _codes(ignore), "setup": setup, "simulate": None if simulate else False,
     }  # fmt: skip
+    if write and not fix:
+        raise UsageError("--write needs --fix", "look at the edits with --fix, then write them with --fix --write")
     if target is not None:
         parse_target(target)
     planned, folder = plan(target, {name: value for name, value in given.items() if value not in (None, [])}, timeout)
     wanted = Wanted(format, parse_reports(report), target is not None, use_color(color))
-    text, status = delivered(planned, folder, wanted, debug)
+    if fix:
+        from tiespec.fix_session import fixed
+
+        text, status = fixed(planned, folder, wanted, debug, write)
+    else:
+        text, status = delivered(planned, folder, wanted, debug)
     if not print_report(text):
         status = COULD_NOT
     raise typer.Exit(status)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tiespec.commands.options import COLOR, COULD_NOT, DEBUG, FORMAT, FOUND, INPUT, SETUP, TARGET, TIMEOUT
+from tiespec.commands.options import COLOR, COULD_NOT, DEBUG, FORCE, FORMAT, FOUND, INPUT, SETUP, TARGET, TIMEOUT
 from tiespec.errors import UsageError
 
 
@@ -22,7 +22,7 @@ def generate(
     format: FORMAT = None,
     output: Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="Write to FILE.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Compare with FILE (default tiespec.json), write nothing.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite FILE even if tiespec did not write it.")] = False,
+    force: FORCE = False,
     color: COLOR = "auto",
     setup: SETUP = None,
     timeout: TIMEOUT = 120.0,

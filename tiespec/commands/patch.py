@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tiespec.commands.options import COULD_NOT, DEBUG, INPUT, SETUP, TARGET, TIMEOUT
+from tiespec.commands.options import COULD_NOT, DEBUG, FORCE, INPUT, SETUP, TARGET, TIMEOUT
 from tiespec.errors import UsageError
 
 
@@ -17,7 +17,7 @@ def patch(
     standalone: Annotated[
         bool, typer.Option("--standalone", help="Put the runtime into the file: no tiespec on the cluster.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite FILE even if tiespec did not write it.")] = False,
+    force: FORCE = False,
     input: INPUT = [],
     setup: SETUP = None,
     timeout: TIMEOUT = 120.0,

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from tiespec.commands.options import COULD_NOT, DEBUG, INPUT, SETUP, TARGET
+from tiespec.commands.options import COULD_NOT, DEBUG, DS_CONFIG, INPUT, PARTITION, SETUP, TARGET
 
 
 def verify(
@@ -14,8 +14,8 @@ def verify(
     stages: Annotated[int | None, typer.Option(min=1, help="Number of pipeline stages; the target's own, else 2.")] = None,
     dp: Annotated[int, typer.Option(min=1, help="Data-parallel copies of the pipeline.")] = 1,
     steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 3,
-    partition: Annotated[str | None, typer.Option(metavar="METHOD", help="uniform, parameters or type:REGEX.")] = None,
-    ds_config: Annotated[str | None, typer.Option(metavar="FILE", help="DeepSpeed's JSON config: precision and ZeRO.")] = None,
+    partition: PARTITION = None,
+    ds_config: DS_CONFIG = None,
     patched: Annotated[
         bool, typer.Option("--patched/--stock", help="tiespec's PipelineModule, or what you wrote with DeepSpeed's.")
     ] = False,

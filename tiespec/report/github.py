@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tiespec.report.checked import Checked, all_findings, explained
+from tiespec.report.findings import summary
 from tiespec.verdict import Finding
 
 KEPT = 10
@@ -57,8 +58,9 @@ def step_summary(checked: Sequence[Checked]) -> str:
     for one in checked:
         if one.error is not None:
             lines.append(f"- `{one.target}` could not be checked: {_cell(str(one.error))}")
-        elif one.report is not None and not one.report.findings:
-            lines.append(f"- `{one.target}`: {one.report.ties} ties, {one.report.layers} layers: no problems")
+        elif one.report is not None:
+            name = one.report.target
+            lines.append(f"- `{name}`{summary(one.report)[len(name) :]}")
     rows = [_row(one, finding) for one, finding, _ in all_findings(checked)]
     if rows:
         lines += ["", "| rule | severity | what happens | where | what |", "|---|---|---|---|---|", *rows]

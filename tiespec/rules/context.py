@@ -188,6 +188,13 @@ def is_ordered(layer: Layer) -> bool:
 
 ORDERED = ("list", "tuple", "str", "dict", "dict_keys", "dict_values", "deque", "ListConfig")
 UNORDERED = ("set", "frozenset")
+READ_ONCE = ("generator", "map", "filter", "zip", "list_iterator", "tuple_iterator")
+"""Empty after the first read, which is that of the broadcast at construction."""
+
+
+def broadcast_in_order(layer: Layer) -> bool:
+    """Whether the first read of ``tied_weight_attr``, when the pipeline is built, gives the names in a fixed order."""
+    return is_ordered(layer) or layer.listed_as in READ_ONCE
 
 
 def layers_said(indices: Sequence[int]) -> str:

@@ -157,8 +157,7 @@ def hidden_gradient(context: Context) -> Findings:
 
     Right: without `offload_optimizer`, or without `data_types.grad_accum_dtype`.
     """
-    config = context.settings.config
-    if not (config.precision == "bf16" and config.zero_stage == 1 and config.offload and config.accumulation == "fp32"):
+    if not context.settings.config.hides_gradients:
         return
     for tie in context.ties:
         counts = tuple(c.stages for c in context.spread(tie))

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 from packaging.version import Version
 
-from tiespec.pipeline import Layer, Tie
+from tiespec.pipeline import Layer, Parameter, Tie
 from tiespec.rules.catalogue import Found, Place, Undecided, rule
 from tiespec.rules.context import (
     Context,
     Cut,
+    broadcast_in_order,
     counts_said,
     is_ordered,
     layers_said,
@@ -50,13 +51,14 @@ def invalid_key(context: Context) -> Findings:
         if layer.key_error is not None:
             yield Found(
                 f'the key "{tie.key}" of {layers_said(tie.layers)} is refused when a stage is built: {layer.key_error}',
-                f'give it another name, such as "{_valid(tie.key)}"',
+                f'give it another name, such as "{valid_key(tie.key)}"',
                 key=tie.key,
                 layer=layer.index,
             )
 
 
-def _valid(key: str) -> str:
+def valid_key(key: str) -> str:
+    """A key that is near to one that is refused."""
     word = "".join(c if c.isalnum() else "_" for c in key).strip("_")
     return f"tied_{word}" if not word or word in ("keys", "items", "values", "pop", "type") or word == key else word
 
@@ -65,7 +67,8 @@ def _valid(key: str) -> str:
 def lone_key(context: Context) -> Findings:
     """A key that one layer has alone: nothing is tied.
 
-    Mostly a misspelled key. The pipeline trains, and the weights that were meant to be one are two.
+    Mostly a misspelled key. The pipeline trains, and the weights that were meant to be one are two. Frozen ones differ from the
+    start.
 
     Fails:
 
@@ -91,6 +94,7 @@ def lone_key(context: Context) -> Findings:
             layer=layer.index,
             path=paths[0] if paths else None,
             places=tuple(Place(layer.index, f"{p} is tied to nothing", p) for p in paths),
+            consequence="wrong-forward" if paths and not any(layer.parameter(p).requires_grad for p in paths) else None,
         )
 
 
@@ -102,7 +106,7 @@ def _comparable(context: Context, tie: Tie, cut: Cut) -> tuple[Layer, Layer] | N
     """The first two copies whose lists differ in names or length; None when they agree."""
     first, *others = _owners(context, tie, cut)
     for other in others:
-        if first.unbuilt or other.unbuilt or not is_ordered(first) or not is_ordered(other):
+        if first.unbuilt or other.unbuilt or not broadcast_in_order(first) or not broadcast_in_order(other):
             continue
         if _disagree(first, other):
             return first, other
@@ -144,7 +148,8 @@ def _of_other_lists(a: Layer, b: Layer) -> Consequence:
         return "crash"
     if len(a.listed) != len(b.listed):
         return "hang"
-    return "crash" if any(sent != received for sent, received in sizes) else "diverge"
+    reduced = is_ordered(a) and is_ordered(b)
+    return "crash" if reduced and any(sent != received for sent, received in sizes) else "diverge"
 
 
 MIXED: dict[Consequence, str] = {
@@ -218,10 +223,10 @@ def mismatched_parameters(context: Context) -> Findings:
                     continue
                 for p, q in zip(positions(first), positions(other), strict=False):
                     difference = _difference(first, p, other, q)
-                    if difference is not None and p is not None:
+                    if difference is not None and p is not None and _strikes(difference[1], first, other):
                         found.setdefault((p, other.index), ([], *difference))[0].append(cut.stages)
         for (path, index), (counts, text, consequence) in found.items():
-            then = "the first broadcast of the tie fails"
+            then = "the first broadcast of the tie " + ("fails" if consequence == "crash" else "fills it in part")
             if consequence == "hang":  # that is of one frozen layer: what its rank does not reduce, the other does
                 consequence, then = effect_of_missing(context, tie, tuple(counts))
             yield Found(
@@ -235,18 +240,31 @@ def mismatched_parameters(context: Context) -> Findings:
             )
 
 
+def _strikes(consequence: Consequence, first: Layer, other: Layer) -> bool:
+    """A rank can only wait in the reduction where both read their lists again in each step."""
+    return consequence != "hang" or (is_ordered(first) and is_ordered(other))
+
+
 def _difference(a: Layer, p: str | None, b: Layer, q: str | None) -> tuple[str, Consequence] | None:
     if p is None or q is None:
         return None
     one, two = a.parameter(p), b.parameter(q)
     if one.shape != two.shape:
-        return f"has the shape {_size(one.shape)} at layer {a.index} and {_size(two.shape)} at layer {b.index}", "crash"
+        what = f"has the shape {_size(one.shape)} at layer {a.index} and {_size(two.shape)} at layer {b.index}"
+        return what, _of_other_shapes(one, two)
     if one.dtype != two.dtype:
         return f"is {one.dtype} at layer {a.index} and {two.dtype} at layer {b.index}", "crash"
     if one.requires_grad != two.requires_grad:
         frozen, trained = (a, b) if two.requires_grad else (b, a)
         return f"is frozen at layer {frozen.index} and trained at layer {trained.index}", "hang"
     return None
+
+
+def _of_other_shapes(sent: Parameter, received: Parameter) -> Consequence:
+    """gloo's broadcast takes a smaller tensor (see ``_of_other_lists``); then the reduction meets it, unless one is frozen."""
+    if sent.numel >= received.numel or (sent.requires_grad and received.requires_grad):
+        return "crash"
+    return "hang" if sent.requires_grad or received.requires_grad else "wrong-forward"
 
 
 def _size(shape: tuple[int, ...] | None) -> str:

@@ -10,8 +10,10 @@ from tiespec.pipeline import Layer, ListedName
 from tiespec.rules.catalogue import Found, Place, Undecided, rule
 from tiespec.rules.context import (
     ORDERED,
+    READ_ONCE,
     UNORDERED,
     Context,
+    broadcast_in_order,
     counts_said,
     is_ordered,
     layers_said,
@@ -39,7 +41,7 @@ def _by_name(layers: list[Layer], wanted: set[str]) -> dict[tuple[str, str], lis
 
 
 def _tied_layers(context: Context) -> list[Layer]:
-    return [layer for tie in context.ties for layer in context.layers(tie) if is_ordered(layer)]
+    return [layer for tie in context.ties for layer in context.layers(tie) if broadcast_in_order(layer)]
 
 
 @rule("TIE101", "unresolved-path", "error", "crash")
@@ -118,7 +120,8 @@ def not_a_parameter(context: Context) -> Findings:
             continue
         layer, listed = wrong[0]
         what = "a buffer" if listed.kind == "tensor" and listed.path else _WHAT[listed.kind]
-        consequence, then = _then(listed.kind in ("tensor", "parameter"), context.settings.config.uses_bf16_optimizer)
+        is_tensor = listed.kind in ("tensor", "parameter")
+        consequence, then = _then(is_tensor, context.settings.config.uses_bf16_optimizer, _trains_together(context, key))
         yield Found(
             f'"{text}" in tied_weight_attr of key "{key}" is {what} of {layer.typename} '
             f"({layers_said([y.index for y, _ in wrong])}): with {counts_said(counts)} {then}",
@@ -132,11 +135,23 @@ def not_a_parameter(context: Context) -> Findings:
         )
 
 
-def _then(is_tensor: bool, bf16_optimizer: bool) -> tuple[Consequence, str]:
+def _trains_together(context: Context, key: str) -> bool:
+    """Whether a parameter that no name means gets a gradient at two layers of the key or more; True where that is unknown."""
+    tie, used = next(tie for tie in context.ties if tie.key == key), context.usage.used
+    if used is None:
+        return True
+    meant = {(y.index, n.path) for y in context.layers(tie) for n in y.listed}
+    places = [[(i, p.path) for i, p in row.parameters.items()] for row in context.rows(tie)]
+    return any(sum(path in used[i] for i, path in row) > 1 for row in places if not meant & {*row})
+
+
+def _then(is_tensor: bool, bf16_optimizer: bool, trained: bool) -> tuple[Consequence, str]:
     if not is_tensor:
         return "crash", "the first broadcast raises"
     if bf16_optimizer:
         return "crash", "the first step raises: DeepSpeed's BF16_Optimizer has no gradient for it (_hp_grad)"
+    if not trained:
+        return "wrong-forward", "the Parameter behind it is never broadcast: its copies differ from the start"
     return "diverge", "the Parameter behind it is never reduced, and its copies drift apart"
 
 
@@ -231,7 +246,7 @@ _READ = {
         UNORDERED, "its order differs from process to process, so the ranks reduce different parameters with each other"
     ),
     **dict.fromkeys(
-        ("generator", "map", "filter", "zip", "list_iterator", "tuple_iterator"),
+        READ_ONCE,
         "it is empty after the first read, so nothing is ever reduced and the copies drift apart",
     ),
 }
@@ -257,11 +272,13 @@ def unordered_paths(context: Context) -> Findings:
     counts = context.parallel()
     for tie in context.ties:
         wrong = [layer for layer in context.layers(tie) if not is_ordered(layer) and layer.listed_as not in ORDERED]
-        if not wrong or not counts:
+        if not wrong or not counts or all(_only_broadcast(layer) for layer in wrong):
             continue
         layer, kind = wrong[0], wrong[0].listed_as or "None"
         why = _READ.get(kind, "DeepSpeed raises when it reads names from it")
         consequence: Consequence = "diverge" if kind in _READ else "crash"
+        if kind in READ_ONCE and any(is_ordered(y) for y in context.layers(tie)):
+            consequence, why = "hang", "it is empty after the first read, and the ranks with a list wait for the others"
         names = sorted(n.text for n in layer.listed)
         yield Found(
             f'tied_weight_attr of key "{tie.key}" is a {kind} ({layers_said([y.index for y in wrong])}): {why}',
@@ -272,6 +289,12 @@ def unordered_paths(context: Context) -> Findings:
             stages=counts,
             consequence=consequence,
         )
+
+
+def _only_broadcast(layer: Layer) -> bool:
+    """Whether a list that is read once does all that it has to: what it names is frozen."""
+    paths = listed_paths(layer)
+    return layer.listed_as in READ_ONCE and bool(paths) and not any(layer.parameter(p).requires_grad for p in paths)
 
 
 @rule("TIE106", "list-unsupported", "error", "crash")
@@ -347,8 +370,8 @@ def _trouble(context: Context, layer: Layer, path: str) -> tuple[str, Consequenc
         config = context.settings.config
         if not is_ordered(layer) and config.precision == "fp32" and config.zero_stage == 0:
             return None  # nothing is reduced, as TIE105 says
-        if config.uses_bf16_optimizer or not is_ordered(layer):
-            return "gets a sparse gradient: DeepSpeed's BF16_Optimizer cannot flatten it", "crash", "build it with sparse=False"
+        if config.uses_bf16_optimizer or config.hides_gradients or not is_ordered(layer):
+            return "gets a sparse gradient: DeepSpeed's optimizer cannot flatten it", "crash", "build it with sparse=False"
         return "gets a sparse gradient: the ranks wait for each other in its reduction", "hang", "build it with sparse=False"
     if parameter.shape is None:
         return "is a lazy parameter: it has no tensor when the first broadcast comes", "crash", "give its sizes: no Lazy module"

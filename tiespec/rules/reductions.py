@@ -30,6 +30,8 @@ def effect_of_missing(context: Context, tie: Tie, counts: tuple[int, ...]) -> tu
 
     Seen on 0.19.8 and 0.14.5 with gloo: the gradients meet in the order of the list, so that of the parameter meets the next one.
     """
+    if context.settings.config.hides_gradients:
+        return "diverge", "no rank reduces anything, as TIE403 says"
     if context.settings.config.uses_bf16_optimizer:
         return "crash", "DeepSpeed's BF16_Optimizer raises on the rank that has none (_hp_grad)"
     if context.settings.deepspeed < SKIPS_NONE_SINCE:

@@ -19,15 +19,18 @@ Held = dict[tuple[int, int], dict[str, torch.Tensor]]
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What two runs that are the same may differ by: a part of how far a parameter has moved, and of its size; and at least."""
+    """What two runs that are the same may differ by, element by element: the sum of
+
+    a part of how far the parameter has moved at most, a part of the element's size, and at least so much.
+    """
 
     moved: float
     size: float
     least: float
 
 
-FULL = Tolerance(moved=0.02, size=1e-5, least=1e-9)
-LOW = Tolerance(moved=0.3, size=0.02, least=1e-3)
+FULL = Tolerance(moved=0.02, size=1e-5, least=1e-6)
+LOW = Tolerance(moved=0.3, size=0.01, least=1e-3)
 
 
 @dataclass(frozen=True)
@@ -99,12 +102,16 @@ def _is_used(plan: Plan, layer: int, path: str) -> bool:
 
 
 def _between_copies(plan: Plan, trained: Held, places: list[Place]) -> Iterator[Difference]:
-    """Copies must be equal bit by bit: they began so and got the same gradient. Where one is not used it does no harm."""
+    """Copies must be equal bit by bit: they began so and got the same gradient.
+
+    Where one gets no gradient because it is not used it does no harm; a frozen one is compared with those that are trained.
+    """
+    is_trained = any(_is_used(plan, layer, path) for layer, path in places)
     held = [
         (rank, layer, path, tensors[path])
         for layer, path in places
         for (rank, at), tensors in sorted(trained.items())
-        if at == layer and path in tensors and _is_used(plan, layer, path)
+        if at == layer and path in tensors and (_is_used(plan, layer, path) or (is_trained and path in plan.frozen[layer]))
     ]
     for rank, layer, path, tensor in held[1:]:
         size = largest(held[0][3], tensor)
@@ -120,9 +127,10 @@ def _against(
             if right is None or right.shape != tensor.shape or not _is_used(plan, layer, path):
                 continue
             start = built[rank, layer][path]
-            size, moved = largest(tensor, right), largest(right, start)
-            allowed = near.least + near.moved * moved + (near.size * float(right.abs().max()) if right.numel() else 0.0)
-            yield Difference(rank=rank, layer=layer, path=path, largest=size, counts=not size <= allowed)
+            allowed = near.least + near.moved * largest(right, start) + near.size * right.abs().double()
+            beyond = bool(((tensor.double() - right.double()).abs() > allowed).any())
+            size = largest(tensor, right)
+            yield Difference(rank=rank, layer=layer, path=path, largest=size, counts=beyond or size == float("inf"))
 
 
 def _lost(plan: Plan, trained: Held, resumed: Held) -> Iterator[Difference]:

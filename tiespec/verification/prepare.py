@@ -63,6 +63,7 @@ def _plan(analysis: Analysis, stages: int, labels: bool) -> Plan:
         len(pipeline.layers),
         rows_of(pipeline),
         None if usage.used is None else [sorted(paths) for paths in usage.used],
+        [[p.path for p in layer.parameters if not p.is_buffer and not p.requires_grad] for layer in pipeline.layers],
         buffers,
         [_tie(proposal) for proposal in propose_keys(pipeline, usage)],
         labels,

@@ -58,6 +58,7 @@ class Plan:
         rows (list[list[Place]]): parameters that are meant to be one, by key; those that layers share as objects are found
             by the reference itself.
         used (list[list[str]] | None): the paths that get a gradient, by layer; None when it is unknown.
+        frozen (list[list[str]]): the parameters that are not trained, by layer.
         buffers (list[list[str]]): the buffers that a forward pass changes, by layer.
         proposals (list[dict[str, Any]]): ties by parameter, for the patched module.
         labels (bool): whether the sample has labels, so that the user's loss function can be run.
@@ -69,6 +70,7 @@ class Plan:
     layers: int
     rows: list[list[Place]]
     used: list[list[str]] | None
+    frozen: list[list[str]]
     buffers: list[list[str]]
     proposals: list[dict[str, Any]]
     labels: bool
