@@ -14,6 +14,7 @@ from typing import Any, Literal
 from tiespec.capture import Captured, LiveLayer, capture
 from tiespec.elsewhere import Device
 from tiespec.guest import Progress
+from tiespec.lean import without_dynamo
 from tiespec.pipeline import Pipeline
 from tiespec.recorder import recording
 from tiespec.shadow import first_error
@@ -107,7 +108,7 @@ def _kind(loaded: Loaded) -> Literal["layers", "subclass", "factory"]:
 
 
 def _capture(loaded: Loaded, device: Device, progress: Progress) -> Captured:
-    with recording():  # constructors may start process groups or write specs, too
+    with recording(), without_dynamo():  # constructors may start process groups or write specs, too
         return capture(loaded.value, loaded.text, device, loaded.record, loaded.notes, progress, loaded.models)
 
 

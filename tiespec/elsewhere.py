@@ -28,11 +28,11 @@ class NoAccelerator(TorchFunctionMode):
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Called by torch for every function of its API."""
-        kwargs = dict(kwargs or {})
         if func is torch.Tensor.cuda:
             return args[0].to(self.device) if self.device == "meta" else args[0]
+        kwargs = kwargs or {}
         if "device" in kwargs:
-            kwargs["device"] = self._here(kwargs["device"])
+            kwargs = {**kwargs, "device": self._here(kwargs["device"])}
         if func is torch.Tensor.to:
             args = (args[0], *(self._here(a) if isinstance(a, (str, torch.device)) else a for a in args[1:]))
         return func(*args, **kwargs)

@@ -65,19 +65,30 @@ def _by_storage(views: Iterable[tuple[View, T]]) -> Iterable[list[tuple[View, T]
 
 
 def _clusters(views: list[tuple[View, T]]) -> list[list[tuple[View, T]]]:
-    """Sweep over the spans from the left; only views whose spans overlap are compared."""
-    clusters: list[list[tuple[View, T]]] = []
-    active: list[list[tuple[View, T]]] = []
-    for view, payload in sorted(views, key=lambda pair: pair[0].span):
-        active = [c for c in active if max(v.span[1] for v, _ in c) > view.span[0]]
-        touching = [c for c in active if any(_share(view, v) for v, _ in c)]
-        merged = [entry for c in touching for entry in c] + [(view, payload)]
-        for c in touching:
-            clusters.remove(c)
-            active.remove(c)
-        clusters.append(merged)
-        active.append(merged)
-    return clusters
+    """Sweep over the spans from the left; only views whose spans overlap are compared, and equal ones once."""
+    alike: dict[tuple[Any, ...], list[tuple[View, T]]] = {}
+    for view, payload in views:
+        alike.setdefault((view.span, view.shape, view.stride), []).append((view, payload))
+    heads = sorted((group[0][0] for group in alike.values()), key=lambda view: view.span)
+    root, active = list(range(len(heads))), list[int]()
+    for i, view in enumerate(heads):
+        active = [j for j in active if heads[j].span[1] > view.span[0]]
+        for j in active:
+            if _root(root, i) != _root(root, j) and _share(view, heads[j]):
+                root[_root(root, j)] = _root(root, i)
+        active.append(i)
+    clusters: dict[int, list[tuple[View, T]]] = {}
+    for i, view in enumerate(heads):
+        clusters.setdefault(_root(root, i), []).extend(alike[view.span, view.shape, view.stride])
+    return list(clusters.values())
+
+
+def _root(root: list[int], i: int) -> int:
+    """The view that stands for a cluster (union-find, halving paths)."""
+    while root[i] != i:
+        root[i] = root[root[i]]
+        i = root[i]
+    return i
 
 
 def _share(a: View, b: View) -> bool:

@@ -13,6 +13,7 @@ from torch import nn
 from tiespec.analyse import Analysis
 from tiespec.blame import blame_exception
 from tiespec.guest import text_of
+from tiespec.lean import partitions_asked_once
 from tiespec.parting import Parting
 from tiespec.simulate import Build, Grid, as_rank, built_once, marking, simulate
 from tiespec.target import Loaded
@@ -55,7 +56,7 @@ def _parting(analysis: Analysis, loaded: Loaded, stages: int, method: str) -> Pa
     last = _items_of_rank(loaded, stages - 1, stages)
     others = last if _lists(last) != _lists(first) else first
     ready = {id(spec): m for spec, m in zip(first, modules, strict=True) if isinstance(spec, LayerSpec) and m is not None}
-    with built_once(ready), marking():
+    with built_once(ready), marking(), partitions_asked_once():
         return simulate(Grid(stages), _build(loaded, first, others, modules, method, stages), analysis.usage)
 
 

@@ -7,6 +7,7 @@ import io
 from types import MethodType, SimpleNamespace
 
 from tiespec.errors import UsageError
+from tiespec.lean import partitions_asked_once
 from tiespec.pipeline import Pipeline
 
 METHODS = "write uniform, parameters or type:REGEX"
@@ -44,7 +45,7 @@ def cut(pipeline: Pipeline, num_stages: int, method: str | None = None) -> tuple
     stand_in._find_layer_type = MethodType(PipelineModule._find_layer_type, stand_in)
     method = method or pipeline.partition
     try:
-        with contextlib.redirect_stdout(io.StringIO()):
+        with contextlib.redirect_stdout(io.StringIO()), partitions_asked_once():
             PipelineModule._partition_layers(stand_in, method=method)
     except (NotImplementedError, RuntimeError, IndexError) as error:
         raise UsageError(f"DeepSpeed cannot partition by {method!r}: {error}", METHODS) from error

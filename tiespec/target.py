@@ -21,6 +21,7 @@ from tiespec.errors import TargetError, UsageError
 from tiespec.expression import Target, evaluate, parse_expression, parse_target
 from tiespec.guest import Progress, guest, is_out_of_memory
 from tiespec.hf import build_model, read_config
+from tiespec.lean import without_dynamo
 from tiespec.recorder import Record, record_of, recording
 
 
@@ -225,7 +226,7 @@ def _may_be_meta(error: BaseException | None) -> bool:
 
 
 def _recorded(make: Callable[[], Any], device: Device, notes: list[str], models: list[Any]) -> tuple[Any, Record | None]:
-    with recording() as seen, on_device(device):
+    with recording() as seen, on_device(device), without_dynamo():
         try:
             value = make()
             models += seen.models

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from torch import Tensor, nn
 
 from tiespec.sharing import View, joined, overlapping
@@ -22,7 +24,7 @@ def find_ties(module: nn.Module) -> list[list[str]]:
     sharing = _sharing_storage(tensors)
     if not repeated and not sharing:
         return []  # the usual case, without a name having been made
-    tied = [overlapping([(view_of(tensors[key]), key) for key in keys]) for keys in sharing]
+    tied = [overlapping([(view_of(tensors[key]), key) for key in keys]) for keys in sharing if _may_overlap(tensors, keys)]
     groups = [group for found in tied for group in found]
     names = _names(module, repeated.union(*groups))
     if not groups:
@@ -62,6 +64,19 @@ def _sharing_storage(tensors: dict[int, Tensor]) -> list[list[int]]:
         if owner != key:
             sharing.setdefault(storage, [owner]).append(key)
     return list(sharing.values())
+
+
+def _may_overlap(tensors: dict[int, Tensor], keys: list[int]) -> bool:
+    """False for tensors that lie one after the other: one flat storage is the usual case of many that share one."""
+    spans = []
+    for key in keys:
+        tensor = tensors[key]
+        if not tensor.is_contiguous():
+            return True
+        start, item = tensor.storage_offset(), tensor.element_size()
+        spans.append((start * item, (start + tensor.numel()) * item))
+    spans.sort()
+    return any(end > start for (_, end), (start, _) in pairwise(spans))
 
 
 def _names(module: nn.Module, wanted: set[int]) -> dict[int, list[str]]:

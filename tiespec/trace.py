@@ -22,6 +22,7 @@ from tiespec.capture import LiveLayer
 from tiespec.elsewhere import Device, on_device
 from tiespec.guest import text_of
 from tiespec.inputs import Sample, samples, to_device
+from tiespec.lean import without_dynamo
 from tiespec.state import random_state, random_state_kept, seed_all
 from tiespec.usage import Stray, Usage
 
@@ -55,6 +56,7 @@ def find_usage(
         loss_fn = getattr(namespace, "loss_fn", None)
     with ExitStack() as stack:
         stack.enter_context(random_state_kept())
+        stack.enter_context(without_dynamo())
         tries = samples(given, namespace, live)
         broken = next((index for index, layer in enumerate(live) if layer.module is None and layer.function is None), None)
         if broken is not None:
@@ -123,8 +125,9 @@ class StrayTensorsToMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        tensors = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
-        if any(t.is_meta for t in tensors) and not all(t.is_meta for t in tensors):
+        given = (*args, *kwargs.values())  # operators take tensors and lists of tensors; this is called for each of them
+        tensors = [t for a in given for t in (a if isinstance(a, (list, tuple)) else (a,)) if isinstance(t, torch.Tensor)]
+        if len({t.is_meta for t in tensors}) > 1:
             args, kwargs = pytree.tree_map_only(torch.Tensor, lambda t: t if t.is_meta else t.to("meta"), (args, kwargs))
         return func(*args, **kwargs)
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tiespec.commands.options import COLOR, COULD_NOT, DEBUG, DS_CONFIG, FORCE, INPUT, PARTITION, SETUP, TARGET, TIMEOUT
 from tiespec.errors import UsageError
-from tiespec.overview import Overview
+
+if TYPE_CHECKING:
+    from tiespec.overview import Overview
 
 
 def show(
@@ -30,6 +32,7 @@ def show(
 ) -> None:
     """Show the pipeline as stages with their layers and ties, and what each tie costs."""
     from tiespec.expression import parse_target
+    from tiespec.overview import Overview
     from tiespec.report.overview import overview_text
     from tiespec.session import do, print_report
     from tiespec.terminal import use_color, width

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from packaging.version import Version
 
@@ -87,6 +87,7 @@ def lone_key(context: Context) -> Findings:
         explained |= set(near)
         layer = context.pipeline.layers[tie.layers[0]]
         paths = listed_paths(layer) if layer.unbuilt is None else ()
+        meant_with = [y for other in context.ties if other.key in near for y in context.layers(other)]
         yield Found(
             f'only {layers_said(tie.layers)} has the key "{tie.key}": nothing is tied to it',
             f'did you mean "{near[0]}"?' if near else "give the layer it belongs to the same key, or write a LayerSpec",
@@ -94,8 +95,14 @@ def lone_key(context: Context) -> Findings:
             layer=layer.index,
             path=paths[0] if paths else None,
             places=tuple(Place(layer.index, f"{p} is tied to nothing", p) for p in paths),
-            consequence="wrong-forward" if paths and not any(layer.parameter(p).requires_grad for p in paths) else None,
+            consequence="wrong-forward" if _are_frozen([layer, *meant_with]) else None,
         )
+
+
+def _are_frozen(layers: Sequence[Layer]) -> bool:
+    """Whether nothing that the lists of these layers name is trained."""
+    listed = [y.parameter(path) for y in layers if y.unbuilt is None for path in listed_paths(y)]
+    return bool(listed) and not any(parameter.requires_grad for parameter in listed)
 
 
 def _owners(context: Context, tie: Tie, cut: Cut) -> list[Layer]:

@@ -5,8 +5,9 @@ changes only what they get wrong; each override names the fault. Two ideas carry
 
 - Before the first collective of a tie, the ranks of a pipeline tell each other what they hold. A difference is the same
   error on every rank.
-- ``touch_all`` gives every tied parameter a gradient of zeros in the stage's backward pass. Then no rank is without a
-  gradient, and the stock reduction is right in every precision.
+- A tied parameter that is not used gets a gradient of zeros: when the gradients are reduced, or, where an optimizer of
+  DeepSpeed takes them before that, in the stage's backward pass (``touch_all``). Then no rank is without a gradient, and the
+  stock reduction is right in every precision.
 """
 
 from __future__ import annotations
