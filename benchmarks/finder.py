@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -19,11 +19,22 @@ SLOW_SECONDS = 1.0
 """What takes longer is run once."""
 ENOUGH_SECONDS = 5.0
 """What takes longer is not run on anything larger: it may take six times as long there."""
-HEAD = ("parameters", "ties", "laid out as", "tiespec", "order", "accelerate", "safetensors", "to the faster", "never slower")
+HEAD = (
+    "parameters",
+    "ties",
+    "laid out as",
+    "tiespec",
+    "order",
+    "accelerate",
+    "safetensors",
+    "to the faster right one",
+    "never slower",
+)
 NOTE = (
     "Ties: pairs of names for one weight, or of Parameters on the same memory. Order: the exponent of the growth, 1 is linear. "
     f"A dash: not run, because a smaller size took more than {ENOUGH_SECONDS:g} s. safetensors takes a `state_dict()`, whose "
-    "making counts. accelerate compares objects only, so it does not see the ties on one storage."
+    "making counts. accelerate compares objects and sees no ties on one storage; safetensors calls all that is on one storage "
+    "shared. The ratio is to the faster of those that see ties where there are some, and none where there are none."
 )
 
 Finder = Callable[[nn.Module], Any]
@@ -43,10 +54,17 @@ def _rows(layout: str, tied: bool, runs: int) -> list[list[str]]:
 
 def _cells(size: int, ties: int, layout: str, taken: Mapping[str, float], grown: str) -> list[str]:
     others = [taken.get("accelerate"), taken.get("safetensors")]
-    known = [value for value in others if value is not None]
+    known = [taken[name] for name in _right(layout, ties) if name in taken]
     ratio = taken["tiespec"] / min(known) if known else None
     said = ["-", "-"] if ratio is None else [f"{ratio:.3f}", kept(ratio, 1.0)]
     return [f"{size:,}", f"{ties:,}", layout, shown(taken["tiespec"]), grown, *map(shown, others), *said]
+
+
+@cache
+def _right(layout: str, ties: int) -> list[str]:
+    """The libraries that see ties where there are some, and none where there are none: the others answer something else."""
+    module = built(layout, 8, min(ties, 2))
+    return [name for name, find in _others().items() if any(len(group) > 1 for group in find(module)) is bool(ties)]
 
 
 def _grown(layout: str, tied: bool, runs: int) -> Iterator[dict[str, float]]:

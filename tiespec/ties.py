@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Iterator
 
 from torch import Tensor, nn
 
@@ -24,8 +24,7 @@ def find_ties(module: nn.Module) -> list[list[str]]:
     sharing = _sharing_storage(tensors)
     if not repeated and not sharing:
         return []  # the usual case, without a name having been made
-    tied = [overlapping([(view_of(tensors[key]), key) for key in keys]) for keys in sharing if _may_overlap(tensors, keys)]
-    groups = [group for found in tied for group in found]
+    groups = [group for keys in sharing for group in _overlapping(tensors, keys)]
     names = _names(module, repeated.union(*groups))
     if not groups:
         return list(names.values())
@@ -61,22 +60,50 @@ def _sharing_storage(tensors: dict[int, Tensor]) -> list[list[int]]:
             continue
         storage = tensor.untyped_storage()._cdata
         owner = first.setdefault(storage, key)
-        if owner != key:
-            sharing.setdefault(storage, [owner]).append(key)
+        if owner == key:
+            continue
+        if storage in sharing:
+            sharing[storage].append(key)
+        else:
+            sharing[storage] = [owner, key]
     return list(sharing.values())
 
 
-def _may_overlap(tensors: dict[int, Tensor], keys: list[int]) -> bool:
-    """False for tensors that lie one after the other: one flat storage is the usual case of many that share one."""
-    spans = []
-    for key in keys:
-        tensor = tensors[key]
-        if not tensor.is_contiguous():
-            return True
-        start, item = tensor.storage_offset(), tensor.element_size()
-        spans.append((start * item, (start + tensor.numel()) * item))
-    spans.sort()
-    return any(end > start for (_, end), (start, _) in pairwise(spans))
+Span = tuple[int, int, bool, int]
+"""First and past-the-end byte in the storage, whether all bytes between are the tensor's, and its id."""
+
+
+def _overlapping(tensors: dict[int, Tensor], keys: list[int]) -> list[list[int]]:
+    """Groups of tensors of one storage that share a byte. Most lie one after the other, or are the same bytes."""
+    groups = []
+    for run in _runs(sorted(_span(key, tensors[key]) for key in keys)):
+        if all(span[:3] == (*run[0][:2], True) for span in run):
+            groups.append([span[3] for span in run])
+        else:
+            groups += overlapping([(view_of(tensors[span[3]]), span[3]) for span in run])
+    return groups
+
+
+def _span(key: int, tensor: Tensor) -> Span:
+    if not tensor.is_contiguous():
+        return (*view_of(tensor).span, False, key)
+    start = tensor.storage_offset() * tensor.element_size()
+    return start, start + tensor.nbytes, True, key  # type: ignore[return-value]  # on meta, too, these are integers
+
+
+def _runs(spans: list[Span]) -> Iterator[list[Span]]:
+    """Spans of which each overlaps one before it, where there are at least two."""
+    run, reach = spans[:1], spans[0][1]
+    for span in spans[1:]:
+        if span[0] < reach:
+            run.append(span)
+            reach = max(reach, span[1])
+            continue
+        if len(run) > 1:
+            yield run
+        run, reach = [span], span[1]
+    if len(run) > 1:
+        yield run
 
 
 def _names(module: nn.Module, wanted: set[int]) -> dict[int, list[str]]:

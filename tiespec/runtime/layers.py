@@ -35,16 +35,17 @@ _touch: Callable[..., torch.Tensor] = _Touch.apply
 
 
 def touched(value: Any, parameters: Sequence[torch.Tensor]) -> tuple[Any, bool]:
-    """Nested tensors, those of floating point touched; and whether there were any.
+    """Nested tensors, those of floating point touched; and whether nothing is left to do.
 
     Only for parameters whose gradients an optimizer of DeepSpeed (ZeRO, BF16_Optimizer) takes in the backward pass and keeps
     elsewhere: it has linked them (``_hp_mapping``, all releases). Where ``grad`` stays, ``weights_to_reduce`` fills what is
     missing, and a step costs nothing more.
     """
     live = [p for p in parameters if p.requires_grad and hasattr(p, "_hp_mapping")]
-    floats = [t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor) and t.is_floating_point()]
-    if not live or not floats or not torch.is_grad_enabled():
-        return value, bool(floats)
+    if not live or not torch.is_grad_enabled():
+        return value, True
+    if not any(isinstance(t, torch.Tensor) and t.is_floating_point() for t in pytree.tree_leaves(value)):
+        return value, False
     return pytree.tree_map_only(torch.Tensor, lambda t: _touch(t, *live) if t.is_floating_point() else t, value), True
 
 
