@@ -280,3 +280,10 @@ def test_colours_are_written_when_asked_for(asked: str, environment: dict[str, s
     assert (
         "\x1b[" in tiespec("generate", GPT, "--color", asked, **{"NO_COLOR": "", "FORCE_COLOR": "", **environment}).stdout
     ) is colored
+
+
+def test_the_shell_completes_commands() -> None:
+    script = os.path.join(os.path.dirname(sys.executable), "tiespec")
+    asked = {**os.environ, "_TIESPEC_COMPLETE": "complete_bash", "COMP_WORDS": "tiespec ch", "COMP_CWORD": "1"}
+    done = subprocess.run([script], capture_output=True, text=True, env=asked)
+    assert done.stdout.split() == ["check"]

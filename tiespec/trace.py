@@ -165,9 +165,9 @@ def _run(
     inputs, labels = to_device(sample.inputs, where), to_device(sample.labels, where)
     steps, outputs, changed = [], inputs, set()
     for index, layer in enumerate(layers):
-        leaf, before = _boundary(outputs), _buffer_versions(layer)
+        leaf, before = _boundary(outputs), _versions(layer)
         outputs = layer(_nonleaf(leaf))
-        changed |= {(index, path) for path in _changed_buffers(layer, before)}
+        changed |= {(index, path) for path in _changed(layer, before)}
         steps.append((leaf, outputs))
     gradients, notes, found = _loss_gradients(outputs, labels, loss_fn)
     used: list[frozenset[str]] = []
@@ -185,15 +185,16 @@ def _run(
     )  # fmt: skip
 
 
-def _buffer_versions(layer: LiveLayer) -> dict[str, tuple[int, int]]:
-    """Which object a buffer is and how often it was written in place."""
+def _versions(layer: LiveLayer) -> dict[str, tuple[int, int]]:
+    """Which object a buffer or parameter is and how often it was written in place."""
     if layer.module is None:
         return {}
-    return {path: (id(buffer), buffer._version) for path, buffer in layer.module.named_buffers()}
+    held = (*layer.module.named_buffers(), *layer.module.named_parameters())
+    return {path: (id(tensor), tensor._version) for path, tensor in held}
 
 
-def _changed_buffers(layer: LiveLayer, before: dict[str, tuple[int, int]]) -> set[str]:
-    changed = {path for path, version in _buffer_versions(layer).items() if before.get(path) != version}
+def _changed(layer: LiveLayer, before: dict[str, tuple[int, int]]) -> set[str]:
+    changed = {path for path, version in _versions(layer).items() if before.get(path) != version}
     for name, module in layer.module.named_modules() if layer.module is not None and changed else ():
         prefix = f"{name}." if name else ""
         if isinstance(module, nn.modules.batchnorm._NormBase) and f"{prefix}num_batches_tracked" in changed:

@@ -30,7 +30,7 @@ class Usage:
         unknown (str): why it is unknown, and what to pass to know it; empty when it is known.
         notes (tuple[str, ...]): what was left out or done differently.
         sparse (frozenset[tuple[int, str]]): the (layer, path) whose gradient is sparse.
-        changed (frozenset[tuple[int, str]]): the (layer, path) of buffers that the forward pass changes.
+        changed (frozenset[tuple[int, str]]): the (layer, path) of buffers and parameters that the forward pass changes.
         strays (tuple[Stray, ...]): parameters that are reached from outside of the layer that holds them.
     """
 

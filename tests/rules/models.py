@@ -382,6 +382,16 @@ EXAMPLES = (
         copies=((1, "norm.running_mean"), (3, "norm.running_mean")),
     ),
     Example(
+        "TIE304",
+        "class Bounded(Embedding):\n    def __init__(self):\n        super().__init__()\n        self.word = nn.Embedding(11, 8, max_norm=0.5)\n"
+        + _ends('tie(["word.weight"], None, Bounded)', 'tie(["word.weight"], logits, Bounded)'),
+        GOOD,
+        "diverge",
+        paths=("word.weight",),
+        copies=WORDS,
+        name="max_norm",
+    ),
+    Example(
         "TIE305",
         "class Config:\n    tie_word_embeddings, vocab_size = True, 11\n"
         "class Words(nn.Embedding):\n    def __init__(self, config):\n        super().__init__(config.vocab_size, 8)\n"

@@ -239,10 +239,11 @@ def _lost(tie: Tie, found: dict[tuple[int, str], list[int]]) -> Findings:
 
 @rule("TIE304", "untied-buffer", "warning", "diverge")
 def untied_buffer(context: Context) -> Findings:
-    """A buffer of a tied module changes in training: nothing keeps its copies equal.
+    """A buffer of a tied module changes in training, or a forward pass writes to a parameter: nothing keeps its copies equal.
 
     Running statistics (`nn.BatchNorm1d`) and counters are updated in every stage from what that stage sees. DeepSpeed reduces
-    gradients, and buffers have none; to list one does not help (TIE102).
+    gradients, and buffers have none; to list one does not help (TIE102). `nn.Embedding(max_norm=...)` scales the rows that it
+    looks up, in the stage that looks them up (seen on 0.19.8).
 
     Fails:
 
@@ -260,15 +261,22 @@ def untied_buffer(context: Context) -> Findings:
                 changed.setdefault(path, []).append(index)
         for path, layers in changed.items() if counts else ():
             yield Found(
-                f'buffer "{path}" of key "{tie.key}" changes in training at {layers_said(layers)}: with {counts_said(counts)} its '
-                "copies drift apart",
-                "use a norm without running statistics, or move it into a layer of its own",
+                f'{_what(context, layers[0], path)} at {layers_said(layers)}: with {counts_said(counts)} the copies of "{path}" of '
+                f'key "{tie.key}" drift apart',
+                "use a norm without running statistics, or move it into a layer of its own"
+                if context.pipeline.layers[layers[0]].parameter(path).is_buffer
+                else "do it after the optimizer's step, on every stage: an embedding without max_norm",
                 key=tie.key,
                 layer=layers[0],
                 path=path,
                 places=tuple(Place(i, f"{path} is updated in forward", path) for i in layers),
                 stages=counts,
             )
+
+
+def _what(context: Context, layer: int, path: str) -> str:
+    is_buffer = context.pipeline.layers[layer].parameter(path).is_buffer
+    return f'buffer "{path}" changes in training' if is_buffer else f'the forward pass writes to "{path}" (max_norm)'
 
 
 @rule("TIE308", "stray-parameter", "error", "untrained")
