@@ -11,6 +11,8 @@ from benchmarks.processes import ROOT
 from benchmarks.report import HEAD, Measure, table
 
 PAGE = ROOT / "docs" / "benchmarks.md"
+REMARKS = ROOT / "benchmarks" / "remarks.md"
+"""What the figures of the last run mean: to be read again when they change."""
 TITLE = """# Benchmarks
 
 What tiespec costs beside what one would otherwise run: `python -m benchmarks --write`. Each row is measured by turns, A B B A
@@ -53,6 +55,8 @@ def main() -> None:
     if unknown := set(wanted) - {*ROWS, *TABLES}:
         parser.error(f"there is no {', '.join(sorted(unknown))}")
     text = "\n".join([TITLE, machine() + ".", *_sections(wanted, given.runs)]) + "\n"
+    if given.write:
+        text += REMARKS.read_text()
     print(text)
     if given.write:
         PAGE.write_text(text)
