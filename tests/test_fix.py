@@ -300,7 +300,9 @@ def in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def fix(target: str = "layers", write: bool = False, format: str = "text", **options: Any) -> tuple[str, int]:
     planned, folder = plan(f"model.py:{target}", {"stages": [2], "partition": "uniform", **options}, None)
-    return fix_session.fixed(planned, folder, Wanted(format, (), True, False), False, write)
+    text, status, remarks = fix_session.fixed(planned, folder, Wanted(format, (), True, False), False, write)
+    sys.stderr.write(remarks)
+    return text, status
 
 
 def expected(source: str, changes: tuple[tuple[str, str], ...]) -> str:
@@ -358,7 +360,7 @@ def test_only_a_diff_follows_the_report(write: Write, capsys: pytest.CaptureFixt
         '-        TiedLayerSpec("embed", Embedding, tied_weight_attr=["wrod.weight"]),',
         '+        TiedLayerSpec("embed", Embedding, tied_weight_attr=["word.weight"]),',
     ]
-    assert capsys.readouterr().err == "help: --fix --write writes it\n"
+    assert capsys.readouterr().err == "help: --fix --write writes the edits above\n"
     assert Path(file).read_text() == source
     (tmp_path / "fix.diff").write_text(f"--- model.py\n{diff}")
     subprocess.run(["patch", "-s", "-p0", "-i", "fix.diff"], cwd=tmp_path, check=True)
@@ -412,7 +414,7 @@ def test_what_can_be_fixed_is_fixed_beside_what_cannot(write: Write, capsys: pyt
     assert status == 1
     assert Path(file).read_text() == PARTS + source.replace("wrod", "word")
     assert 'TIE202 lone-key (key "other"' in capsys.readouterr().err
-    assert "wrote model.py\nmodel.py:layers: 2 ties, 5 layers, 2 stages: " in text
+    assert "wrote model.py\nmodel.py:layers: 1 tie, 5 layers, 2 stages: " in text
 
 
 def test_one_key_is_fixed_where_all_together_are_not(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
@@ -463,7 +465,7 @@ def test_two_targets_that_share_a_list(write: Write, tmp_path: Path) -> None:
         "pyproject.toml",
     )
     planned, folder = plan(None, {}, None)
-    text, status = fix_session.fixed(planned, folder, Wanted("text", (), False, False), False, True)
+    text, status, _ = fix_session.fixed(planned, folder, Wanted("text", (), False, False), False, True)
     assert status == 0, text
     assert Path(file).read_text() == PARTS + both("TIED", before=f"TIED = {WORD}") + second
 

@@ -179,3 +179,12 @@ def test_wrong_reports() -> None:
     for text, said in (("sarif", "has no file"), ("sarrif=x", "there is no format"), ("=x", "there is no format")):
         with pytest.raises(UsageError, match=said):
             parse_reports([text])
+
+
+def test_a_report_that_cannot_be_written_hides_nothing(write: Write, tmp_path: Path) -> None:
+    options = ["--report", f"json={tmp_path / 'nowhere' / 'r.json'}", "--report", f"junit={tmp_path / 'r.xml'}"]
+    done = tiespec("check", "examples/gpt.py", "--stages", "2", "--no-simulate", *options)
+    assert done.returncode == 2
+    assert "TIE401" in done.stdout
+    assert (tmp_path / "r.xml").exists()
+    assert f"mkdir -p {tmp_path / 'nowhere'}" in done.stderr

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tiespec.errors import TiespecError, UsageError
+from tiespec.errors import OutputError, TiespecError, UsageError
 from tiespec.expression import nearest_name
 from tiespec.files import append_text, write_text
 from tiespec.plan import Planned
@@ -62,10 +62,14 @@ def parse_reports(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def delivered(planned: Sequence[Planned], folder: str | None, wanted: Wanted, debug: bool) -> tuple[str, int]:
-    """The text for stdout, and the exit status; the other reports are written.
+Delivered = tuple[str, int, str]
+"""The text for stdout, the exit status, and what to say after it on stderr."""
 
-    A target that cannot be checked neither hides nor stops the others.
+
+def delivered(planned: Sequence[Planned], folder: str | None, wanted: Wanted, debug: bool) -> Delivered:
+    """Check, and write the reports into files.
+
+    A target that cannot be checked neither hides nor stops the others, and so it is with a file that cannot be written.
 
     Args:
         planned (Sequence[Planned]): what to check.
@@ -74,14 +78,14 @@ def delivered(planned: Sequence[Planned], folder: str | None, wanted: Wanted, de
         debug (bool): run the user's code in this process.
 
     Raises:
-        TiespecError: the single target cannot be checked, and no report is to say so; or a file cannot be written.
+        TiespecError: the single target cannot be checked, and no report is to say so.
     """
     with inside(folder):
         checked = [_checked(one, debug) for one in planned]
     return reported(checked, folder, wanted)
 
 
-def reported(checked: Sequence[Checked], folder: str | None, wanted: Wanted) -> tuple[str, int]:
+def reported(checked: Sequence[Checked], folder: str | None, wanted: Wanted) -> Delivered:
     """The same for targets that have been checked.
 
     Raises:
@@ -94,11 +98,19 @@ def reported(checked: Sequence[Checked], folder: str | None, wanted: Wanted) -> 
         text = rendered(checked, wanted.format, wanted.single, wanted.color)
         files = [(path, rendered(checked, format, wanted.single, False)) for format, path in wanted.reports]
         summary = step_summary(_rooted(checked))
-    for path, content in files:
-        write_text(path, content, lambda text: True, force=True)
     if "github" in (wanted.format, *(format for format, _ in wanted.reports)) and "GITHUB_STEP_SUMMARY" in os.environ:
         append_text(os.environ["GITHUB_STEP_SUMMARY"], summary)
-    return text, status_of(checked)
+    unwritten = "".join(_write(path, content) for path, content in files)
+    return text, COULD_NOT if unwritten else status_of(checked), unwritten
+
+
+def _write(path: str, content: str) -> str:
+    """Write a report; what to say where that fails."""
+    try:
+        write_text(path, content, lambda text: True, force=True)
+    except OutputError as error:
+        return f"error: {error}\nhelp: {error.help}\n"
+    return ""
 
 
 @contextmanager

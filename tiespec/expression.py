@@ -79,6 +79,8 @@ def nearest_file(path: str) -> str:
     folder = os.path.dirname(path) or "."
     if not os.path.isdir(folder):
         return f"there is no folder {folder} either"
+    if not os.access(folder, os.R_OK | os.X_OK):
+        return f"this user may not look into the folder {folder}"
     files = sorted(f for f in os.listdir(folder) if f.endswith(".py"))
     near = difflib.get_close_matches(os.path.basename(path), files, n=1)
     if near:
@@ -92,7 +94,7 @@ def nearest_name(name: str, names: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
     if near:
         return f"did you mean {near[0]}?"
-    return f"it has {', '.join(known[:8])}" if known else "it has no public names"
+    return f"known: {', '.join(known[:8])}" if known else "it has no public names"
 
 
 def parse_expression(text: str) -> ast.expr:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -31,6 +32,8 @@ def write_bytes(path: str, data: bytes, is_ours: Callable[[bytes], bool], force:
     target = Path(os.path.realpath(path))  # through a link, so that the link stays
     if target.is_dir():
         raise OutputError("this is a folder", "name a file in it", path)
+    if not target.parent.is_dir():
+        raise OutputError("there is no such folder", f"make it: mkdir -p {shlex.quote(str(target.parent))}", path)
     if target.exists() and not force and not is_ours(_existing(target)):
         raise OutputError("tiespec did not write this file and leaves it alone", "--force overwrites it", path)
     if target.exists() and not target.stat().st_mode & 0o222:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tiespec.blame import shown
-from tiespec.check_output import Wanted, inside, reported, status_of
+from tiespec.check_output import COULD_NOT, Delivered, Wanted, inside, reported, status_of
 from tiespec.errors import TiespecError
 from tiespec.files import replace_files
 from tiespec.fixing.confirm import Examined, Offer, confirmed
@@ -23,8 +22,8 @@ from tiespec.session import do
 from tiespec.verdict import Finding, Report
 
 
-def fixed(planned: Sequence[Planned], folder: str | None, wanted: Wanted, debug: bool, write: bool) -> tuple[str, int]:
-    """The text for stdout, and the exit status; what has no fix is said on stderr.
+def fixed(planned: Sequence[Planned], folder: str | None, wanted: Wanted, debug: bool, write: bool) -> Delivered:
+    """As ``check_output.delivered``; what has no fix is said on stderr.
 
     The report is of the files as they are. Edits are offered only if a check of the edited text confirms them.
 
@@ -40,17 +39,16 @@ def fixed(planned: Sequence[Planned], folder: str | None, wanted: Wanted, debug:
     """
     with inside(folder):
         found = _found(planned, {}, debug)
-    text, status = reported([checked for checked, _ in found], folder, wanted)
+    text, status, unwritten = reported([checked for checked, _ in found], folder, wanted)
     with inside(folder):
         read, first = cache(_content), _joined(found)
         offer = _offer(planned, first, read)
         said = _difference(offer, read)
         if write:
-            said, status = said + _write(offer, read), _status(planned, offer)
+            said, status = said + _write(offer, read), COULD_NOT if unwritten else _status(planned, offer)
         remarks = _remarks(first, offer, write)
     is_text = wanted.format == "text"
-    sys.stderr.write(remarks if is_text else said + remarks)
-    return (f"{text}\n{said}" if said and is_text else text), status
+    return (f"{text}\n{said}" if said and is_text else text), status, ("" if is_text else said) + remarks + unwritten
 
 
 Read = Callable[[str], "bytes | None"]
@@ -116,13 +114,15 @@ def _remarks(first: Examined, offer: Offer, write: bool) -> str:
     left = [f"no fix: {_named(finding)}" for _, finding in offer.examined.failing()]
     if not any(first.failing()):
         left = ["nothing to fix"]
-    elif offer.files and not write:
-        left.append("help: --fix --write writes it")
+    elif left:
+        left.append("help: what has no fix is not sure enough to be written for you; its own help says what to do")
+    if offer.files and not write:
+        left.append("help: --fix --write writes the edits above")
     return "".join(f"{line}\n" for line in dict.fromkeys(left))
 
 
 def _named(finding: Finding) -> str:
     where = f"{finding.file}:{finding.line}: " if finding.file else ""
     about = [] if finding.key is None else [f'key "{finding.key}"']
-    about += [] if finding.path is None else [f'"{finding.path}"']
+    about += [] if finding.path is None or finding.code == "TIE202" else [f'"{finding.path}"']
     return f"{where}{finding.code} {finding.name}" + (f" ({', '.join(about)})" if about else "")

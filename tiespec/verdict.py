@@ -91,8 +91,8 @@ class Report(_Data):
         target: as it was loaded.
         deepspeed, torch: the releases the verdict is for.
         stages: the numbers of stages that were looked at.
-        layers, ties: how many there are.
-        keys: of the ties, sorted.
+        layers, ties: how many there are; a key that one layer has alone ties nothing.
+        keys: all of them, sorted.
         input: the sample input.
         findings: sorted by file, line and code.
         notes: what could not be decided.

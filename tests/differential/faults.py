@@ -39,7 +39,7 @@ def _typo(m: Model, random: Random) -> bool:
 
 @fault("module")
 def _module(m: Model, random: Random) -> bool:
-    if m.path("word") not in m.first or m.head == "other":
+    if m.head == "other" or any(m.path("word") not in listed for listed in (m.first, m.last)):
         return False
     for listed in (m.first, m.last):
         listed[listed.index(m.path("word"))] = m.path("word").removesuffix(".weight")
@@ -48,7 +48,7 @@ def _module(m: Model, random: Random) -> bool:
 
 @fault("transpose")
 def _transpose(m: Model, random: Random) -> bool:
-    if m.path("word") not in m.first or m.head == "other":
+    if m.head == "other" or any(m.path("word") not in listed for listed in (m.first, m.last)):
         return False
     m.members.append(f"    @property\n    def turned(self):\n        return self.{m.path('word')}.t().contiguous()")
     for listed in (m.first, m.last):

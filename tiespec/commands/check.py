@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
-from tiespec.commands.options import CODES, COLOR, COULD_NOT, DEBUG, DS_CONFIG, INPUT, PARTITION, SETUP, CheckFormat
+from tiespec.commands.options import COLOR, COULD_NOT, DEBUG, DS_CONFIG, IGNORE, INPUT, PARTITION, SELECT, SETUP, CheckFormat
 
 
 def check(
     target: Annotated[
-        str | None, typer.Argument(metavar="[TARGET]", help="As for generate; else those of [tool.tiespec].")
+        str | None,
+        typer.Argument(
+            metavar="[TARGET]", help="FILE.py, FILE.py:NAME, pkg.mod:NAME or a call; left out: those of [tool.tiespec]."
+        ),
     ] = None,
     spec: Annotated[str | None, typer.Option(metavar="FILE", help="Recorded spec to compare with.")] = None,
-    stages: Annotated[list[int], typer.Option(min=1, help="Number of pipeline stages (repeatable).")] = [],
+    stages: Annotated[
+        list[int], typer.Option(min=1, help="Pipeline stages (repeatable); else the target's own, or 1 to 16.")
+    ] = [],
     dp: Annotated[int | None, typer.Option(min=1, help="Data-parallel copies of the pipeline.")] = None,
     tp: Annotated[int | None, typer.Option(min=1, help="Tensor-parallel ranks of a stage.")] = None,
     partition: PARTITION = None,
@@ -25,8 +31,8 @@ def check(
     simulate: Annotated[
         bool, typer.Option("--simulate/--no-simulate", help="Construct the installed DeepSpeed under simulated ranks.")
     ] = True,
-    select: CODES = "",
-    ignore: CODES = "",
+    select: SELECT = "",
+    ignore: IGNORE = "",
     format: Annotated[CheckFormat, typer.Option(envvar="TIESPEC_FORMAT", help="Of the report on stdout.")] = "text",
     report: Annotated[list[str], typer.Option(metavar="FORMAT=PATH", help="One more report, into a file (repeatable).")] = [],
     fix: Annotated[bool, typer.Option("--fix", help="Show the edits of your source that a check confirms, as a diff.")] = False,
@@ -58,11 +64,12 @@ def check(
     if fix:
         from tiespec.fix_session import fixed
 
-        text, status = fixed(planned, folder, wanted, debug, write)
+        text, status, remarks = fixed(planned, folder, wanted, debug, write)
     else:
-        text, status = delivered(planned, folder, wanted, debug)
+        text, status, remarks = delivered(planned, folder, wanted, debug)
     if not print_report(text):
         status = COULD_NOT
+    sys.stderr.write(remarks)
     raise typer.Exit(status)
 
 

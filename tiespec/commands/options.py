@@ -19,7 +19,8 @@ FORMAT = Annotated[Literal["text", "python", "json"] | None, typer.Option(help="
 
 
 CheckFormat = Literal["text", "concise", "json", "github", "gitlab", "sarif", "junit"]
-CODES = Annotated[str, typer.Option(metavar="CODES", help="Rules, or beginnings of their codes, with commas: TIE401,TIE2.")]
+SELECT = Annotated[str, typer.Option(metavar="CODES", help="Only these rules: codes or their beginnings, TIE401,TIE2.")]
+IGNORE = Annotated[str, typer.Option(metavar="CODES", help="Without these rules: codes or their beginnings.")]
 COLOR = Annotated[Literal["auto", "always", "never"], typer.Option(help="auto: on a terminal, unless NO_COLOR is set.")]
 PARTITION = Annotated[str | None, typer.Option(metavar="METHOD", help="uniform, parameters or type:REGEX.")]
 DS_CONFIG = Annotated[str | None, typer.Option(metavar="FILE", help="DeepSpeed's JSON config: precision and ZeRO.")]

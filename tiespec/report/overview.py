@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 
 from rich.console import Console
 from rich.table import Table
@@ -95,4 +96,4 @@ def _finding_lines(shown: Overview) -> list[Text]:
     if not shown.findings:
         return [Text("\nno problems", "green")]
     heads = [Text.assemble("\n" if not i else "", (f.code, "red"), f" {f.message}") for i, f in enumerate(shown.findings)]
-    return [*heads, Text("what to write instead: tiespec check")]
+    return [*heads, Text(f"what to write instead: tiespec check {shlex.quote(shown.target)} --stages {len(shown.stages)}")]

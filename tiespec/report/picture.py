@@ -142,7 +142,8 @@ def _draw_box(axes: Any, box: Box, place: _Place, hues: dict[str, Any], width: i
     axes.add_patch(Rectangle((place.left, place.top), BOX, place.height, facecolor=fill, edgecolor=edge, linewidth=line))
     times = f" x {len(box.layers)}" if len(box.layers) > 1 else ""
     number = f"{span_said(box.layers)}  "
-    name = middle_cut(box.name, max(4, width - len(number) - len(times)))
+    through = f" ({box.forward_fn.rpartition('.')[2]})" if box.forward_fn else ""
+    name = middle_cut(box.name + through, max(4, width - len(number) - len(times)))
     axes.text(place.left + 0.03, place.top + 0.15, f"{number}{name}{times}", va="center")
     below = [] if not box.codes else [(middle_cut(" ".join(box.codes), width), FINDING)]
     if place.height > 0.45 or not box.codes:

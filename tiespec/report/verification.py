@@ -44,12 +44,12 @@ def verification_text(found: Verification) -> str:
 def _waiting(waiting: Waiting) -> str:
     who = f"rank {waiting.rank}" + ("" if waiting.stage is None else f" (stage {waiting.stage})")
     if waiting.operation is None:
-        return f"{who} is in no collective; last seen: {waiting.phase}"
+        return f"{who} is in no collective; last reported: {waiting.phase}"
     what = ""
     if waiting.path is not None:
         what = f' on "{waiting.path}" of key "{waiting.key}"' + ("" if waiting.layer is None else f" (layer {waiting.layer})")
     asked = f", called by {waiting.asked_by}" if waiting.asked_by else ""
-    return f"{who} waits in {waiting.operation}{what}{asked}; last seen: {waiting.phase}"
+    return f"{who} waits in {waiting.operation}{what}{asked}; last reported: {waiting.phase}"
 
 
 def _losses(found: Verification) -> list[str]:
