@@ -57,7 +57,7 @@ def test_a_failure_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch:
 
 
 def test_a_missing_folder_and_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="cannot write"):
+    with pytest.raises(OutputError, match="there is no such folder"):
         write_text(str(tmp_path / "missing" / "file"), "ours", ours)
     with pytest.raises(OutputError, match="this is a folder"):
         write_text(str(tmp_path), "ours", ours, force=True)
