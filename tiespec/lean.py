@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-
 from tiespec.recorder import replaced
 
 _DYNAMO = "torch._dynamo"
@@ -40,6 +38,7 @@ class _StandIn(types.ModuleType):
         """The next import finds the real one."""
         if sys.modules.get(_DYNAMO) is self:
             del sys.modules[_DYNAMO]
+        torch = sys.modules["torch"]
         if torch.__dict__.get("_dynamo") is self:
             del torch._dynamo
         for function in self.left_alone:  # torch keeps the answer on the function (torch._compile._disable_dynamo)
