@@ -20,7 +20,6 @@ class _StandIn(types.ModuleType):
 
     def __init__(self) -> None:
         super().__init__(_DYNAMO)
-        self.__path__: list[str] = []
         self.left_alone: list[Any] = []
 
     def disable(self, function: Any = None, recursive: bool = True, **options: Any) -> Any:
@@ -29,7 +28,7 @@ class _StandIn(types.ModuleType):
         return function
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith("__") and name != "__path__":  # the path is asked for when a submodule is imported
             raise AttributeError(name)
         self.make_way()
         return getattr(importlib.import_module(_DYNAMO), name)
