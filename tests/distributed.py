@@ -97,7 +97,7 @@ def run(
             "compile_backend": compile_backend,
         }  # fmt: skip
         ranks, port = range(stages * data_parallel), free_port()
-        extra = [_environment(release, hash_seeds[rank : rank + 1]) for rank in ranks]
+        extra = [environment_of(release, hash_seeds[rank : rank + 1]) for rank in ranks]
         processes: list[int] = []
         try:
             processes += [_start(request, rank, len(ranks), port, extra[rank]) for rank in ranks]
@@ -117,7 +117,8 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def _environment(release: str | None, hash_seed: Sequence[str]) -> dict[str, str]:
+def environment_of(release: str | None, hash_seed: Sequence[str] = ()) -> dict[str, str]:
+    """What a rank's environment must have for a release of DeepSpeed, and for an order of sets."""
     environment = dict(zip(("PYTHONHASHSEED",), hash_seed, strict=False))
     environment["PYTHONPATH"] = str(WORKER.parent.parent)
     if release is not None:

@@ -22,8 +22,10 @@ _fresh: dict[int, subprocess.Popen[bytes]] = {}
 
 
 def forked(request: dict[str, Any], environment: dict[str, str], output: Path) -> int:
-    """A rank that starts without an import; the server is another one for each path and build folder of DeepSpeed."""
-    where = {name: environment[name] for name in ("PYTHONPATH", "TORCH_EXTENSIONS_DIR") if name in environment}
+    """A rank that starts without an import; the server is another one for each DeepSpeed and each order of sets."""
+    where = {
+        name: environment[name] for name in ("PYTHONPATH", "TORCH_EXTENSIONS_DIR", "PYTHONHASHSEED") if name in environment
+    }
     started = json.dumps({"request": request, "environment": environment, "output": str(output)})
     with _one_at_a_time:
         server = _server(tuple(where.items()))
@@ -42,7 +44,7 @@ def _server(where: tuple[tuple[str, str], ...]) -> subprocess.Popen[str]:
         [sys.executable, "-m", "tests.warm_server"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={**os.environ, **ALWAYS, **dict(where)},
+        env={**os.environ, **ALWAYS, "PYTHONHASHSEED": "0", **dict(where)},
         cwd=ROOT,
         text=True,
         start_new_session=True,

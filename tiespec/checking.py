@@ -15,7 +15,7 @@ from tiespec.dsconfig import DsConfig, parse_ds_config, read_ds_config
 from tiespec.errors import TargetError, UsageError
 from tiespec.findings import Choice, check_codes, find
 from tiespec.generation import generate_spec
-from tiespec.groups import Groups, group_settings
+from tiespec.groups import Function, group_counts, group_settings
 from tiespec.guest import Progress
 from tiespec.parting import Parting
 from tiespec.pipeline import Pipeline
@@ -91,10 +91,7 @@ def examine_target(
     """
     _look_at(options)
     analysis = analyse_target(text, setup, given, progress)
-    groups = None
-    if options.param_groups is not None:
-        function = load_function(options.param_groups, "--param-groups")
-        groups = group_settings(analysis.pipeline, analysis.live, function)
+    groups = None if options.param_groups is None else load_function(options.param_groups, "--param-groups")
     return report_on(analysis, options, groups), analysis
 
 
@@ -110,8 +107,7 @@ def check_object(
     """The same for an object of the caller's process, which is left as it was found."""
     _look_at(options)
     analysis = analyse_object(value, name, given, example_inputs, loss_fn)
-    groups = None if param_groups is None else group_settings(analysis.pipeline, analysis.live, param_groups)
-    return report_on(analysis, options, groups)
+    return report_on(analysis, options, param_groups)
 
 
 def _look_at(options: Options) -> None:
@@ -136,11 +132,11 @@ def release(given: str | None) -> Version:
         raise UsageError(f"--deepspeed {given!r} is no version", "write it as 0.16.5") from error
 
 
-def report_on(analysis: Analysis, options: Options, groups: Groups | None = None) -> Report:
-    """Run the rules on a target that is analysed.
+def report_on(analysis: Analysis, options: Options, groups: Function | None = None) -> Report:
+    """Run the rules on a target that is analysed; ``groups`` is the training script's, from a module to parameter groups.
 
     Raises:
-        TargetError: it is one plain module.
+        TargetError: it is one plain module, or ``groups`` failed.
     """
     pipeline = analysis.pipeline
     if pipeline.plain:
@@ -149,7 +145,9 @@ def report_on(analysis: Analysis, options: Options, groups: Groups | None = None
     settings = _settings(pipeline, options)
     cuts, impossible = _cuts(pipeline, options)
     context = Context(
-        pipeline, analysis.usage, settings, cuts, impossible, options.spec, _drift(analysis, options), groups,
+        pipeline, analysis.usage, settings, cuts, impossible, options.spec, _drift(analysis, options),
+        None if groups is None else group_settings(pipeline, analysis.live, groups),
+        _group_counts(analysis, settings.config, cuts, groups),
         _shadows_raise(analysis, cuts), _partings(analysis, options, cuts),
     )  # fmt: skip
     findings, notes = find(context, Choice(options.select, options.ignore, options.by_key, options.severities))
@@ -165,6 +163,15 @@ def report_on(analysis: Analysis, options: Options, groups: Groups | None = None
         findings=list(findings),
         notes=[*notes, *(Note(code=None, message=text, help="") for text in (*pipeline.notes, *analysis.usage.notes))],
     )
+
+
+def _group_counts(
+    analysis: Analysis, config: DsConfig, cuts: Sequence[Cut], groups: Function | None
+) -> dict[int, tuple[int, ...] | str]:
+    """Asked for where each group is a collective of its own (seen on 0.19.8): ZeRO-1, but for BF16_Optimizer."""
+    if groups is None or config.zero_stage != 1 or config.uses_bf16_optimizer:
+        return {}
+    return group_counts(analysis.pipeline, analysis.live, groups, [cut.parts for cut in cuts if cut.stages > 1])
 
 
 def _partings(analysis: Analysis, options: Options, cuts: Sequence[Cut]) -> dict[int, Parting | str]:

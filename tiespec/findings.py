@@ -73,11 +73,11 @@ def find(context: Context, choice: Choice) -> tuple[tuple[Finding, ...], tuple[N
 
 
 def _is_explained(simulated: Finding, findings: Sequence[Finding]) -> bool:
-    """Whether a rule has said why ranks part: the same tie (or none), in a number of stages that both name."""
+    """Whether a rule has said why ranks part: the same tie (or none is known), in a number of stages that both name."""
     return any(
         f.code != "TIE501"
         and f.consequence in ("crash", "hang", "diverge")
-        and (f.key is None or simulated.key is None or f.key == simulated.key)
+        and simulated.key in (None, f.key)
         and (not f.stages or bool({*f.stages} & {*simulated.stages}))
         for f in findings
     )

@@ -29,6 +29,8 @@ from tiespec.usage import Usage
 
 OPERATIONS = ("all_gather", "all_gather_object", "all_reduce", "barrier", "broadcast", "broadcast_object_list", "reduce")
 
+Rows = Mapping[tuple[int, str], int]
+"""(layer, path) -> a number that is equal for the parameters of a key that belong together."""
 Build = Callable[[Any], PipelineModule]
 """A topology -> the pipeline of the rank that the process stands for."""
 
@@ -63,33 +65,42 @@ class _Recorder:
     step: Trace = field(default_factory=list)
     phase: str = "building"
     pipeline: Any = None
+    rows: Rows = field(default_factory=dict)
+    groups: int = 0
 
     def add(self, call: Call) -> None:
         getattr(self, self.phase).append(call)
 
 
 class _Group(tuple[int, ...]):
-    """A process group that was asked for: its ranks."""
+    """A process group that was asked for: its ranks, and its number."""
+
+    number = 0
 
 
-def simulate(grid: Grid, build: Build, usage: Usage) -> Parting | None:
+def simulate(grid: Grid, build: Build, usage: Usage, rows: Rows = {}) -> Parting | None:
     """Where the ranks of a grid part; None where they do not.
 
     Args:
         grid (Grid): the ranks.
         build (Build): constructs the pipeline of the current rank.
         usage (Usage): which parameters get a gradient; where it is unknown, all.
+        rows (Rows): which parameters belong together.
 
     Raises:
         Exception: whatever the construction raises, on the first rank on which it does.
     """
-    recorders = [_stand_for(rank, grid, build, usage) for rank in range(grid.ranks)]
-    parted = first_parting({r.rank: r.building for r in recorders}, "building")
-    return parted or first_parting({r.rank: r.step for r in recorders}, "step")
+    recorders = [_stand_for(rank, grid, build, usage, rows) for rank in range(grid.ranks)]
+    building, step = {r.rank: r.building for r in recorders}, {r.rank: r.step for r in recorders}
+    for match in (Call.matches, Call.is_of_the_same):
+        parted = first_parting(building, "building", match) or first_parting(step, "step", match)
+        if parted is not None:
+            return parted
+    return None
 
 
-def _stand_for(rank: int, grid: Grid, build: Build, usage: Usage) -> _Recorder:
-    recorder = _Recorder(rank, grid.ranks)
+def _stand_for(rank: int, grid: Grid, build: Build, usage: Usage, rows: Rows) -> _Recorder:
+    recorder = _Recorder(rank, grid.ranks, rows=rows)
     with ExitStack() as stack:
         stack.enter_context(as_rank(rank, grid.ranks))
         stack.enter_context(random_state_kept())
@@ -131,7 +142,9 @@ def _recorded(recorder: _Recorder) -> Iterator[None]:
     world = _Group(range(recorder.ranks))
 
     def new_group(ranks: Any = None, *args: Any, **kwargs: Any) -> _Group:
-        members = world if ranks is None else _Group(sorted(ranks))
+        members = _Group(world if ranks is None else sorted(ranks))
+        recorder.groups += 1
+        members.number = recorder.groups
         recorder.add(Call("new_group", world, shape=tuple(members)))
         return members
 
@@ -183,11 +196,13 @@ def _index(group: Any, rank: int) -> int:
     return group.index(rank) if rank in group else -1
 
 
-def _call(name: str, group: tuple[int, ...], tensor: torch.Tensor | None, recorder: _Recorder) -> Call:
+def _call(name: str, group: _Group, tensor: torch.Tensor | None, recorder: _Recorder) -> Call:
     if tensor is None:
-        return Call(name, group)
+        return Call(name, group, number=group.number)
     key, layer, path = _named(tensor)
-    return Call(name, group, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), key, layer, path)
+    row = recorder.rows.get((layer, path)) if layer is not None and path is not None else None
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return Call(name, group, tuple(tensor.shape), dtype, key, layer, path, row, group.number)
 
 
 def _named(tensor: torch.Tensor) -> tuple[str | None, int | None, str | None]:

@@ -14,8 +14,10 @@ from tiespec.analyse import Analysis
 from tiespec.blame import blame_exception
 from tiespec.guest import text_of
 from tiespec.lean import partitions_asked_once
+from tiespec.pairing import pair
 from tiespec.parting import Parting
-from tiespec.simulate import Build, Grid, as_rank, built_once, marking, simulate
+from tiespec.pipeline import Parameter, Pipeline
+from tiespec.simulate import Build, Grid, Rows, as_rank, built_once, marking, simulate
 from tiespec.target import Loaded
 from tiespec.trace import runnable
 
@@ -57,7 +59,17 @@ def _parting(analysis: Analysis, loaded: Loaded, stages: int, method: str) -> Pa
     others = last if _lists(last) != _lists(first) else first
     ready = {id(spec): m for spec, m in zip(first, modules, strict=True) if isinstance(spec, LayerSpec) and m is not None}
     with built_once(ready), marking(), partitions_asked_once():
-        return simulate(Grid(stages), _build(loaded, first, others, modules, method, stages), analysis.usage)
+        build = _build(loaded, first, others, modules, method, stages)
+        return simulate(Grid(stages), build, analysis.usage, _rows(analysis.pipeline))
+
+
+def _rows(pipeline: Pipeline) -> Rows:
+    """Of the parameters that the layers of each key list."""
+    found: list[dict[int, Parameter]] = []
+    for tie in pipeline.ties:
+        rows = pair([pipeline.layers[i] for i in tie.layers])
+        found += [row.parameters for row in rows if row.by != "shape" and len(row.parameters) > 1]
+    return {(layer, p.path): number for number, row in enumerate(found) for layer, p in row.items()}
 
 
 def _build(

@@ -161,10 +161,10 @@ def _import_file(path: str, keep: bool) -> Any:
     sys.path[:0] = list(dict.fromkeys([str(folder), str(file.parent)]))
     if "." in name:
         return importlib.import_module(name)
-    known = getattr(sys.modules.get(name), "__file__", None)
-    if keep and known == str(file):
-        return sys.modules[name]
-    if name in sys.stdlib_module_names or (name in sys.modules and known != str(file)):
+    known = {getattr(sys.modules.get(n), "__file__", None): n for n in (f"_target_{name}", name)}
+    if keep and str(file) in known:
+        return sys.modules[known[str(file)]]
+    if name in sys.stdlib_module_names or (name in sys.modules and known.get(str(file)) != name):
         name = f"_target_{name}"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None

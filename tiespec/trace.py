@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -185,16 +186,20 @@ def _run(
     )  # fmt: skip
 
 
+_LAZY = -1
+
+
 def _versions(layer: LiveLayer) -> dict[str, tuple[int, int]]:
     """Which object a buffer or parameter is and how often it was written in place."""
     if layer.module is None:
         return {}
     held = (*layer.module.named_buffers(), *layer.module.named_parameters())
-    return {path: (id(tensor), tensor._version) for path, tensor in held}
+    return {path: (id(tensor), _LAZY if is_lazy(tensor) else tensor._version) for path, tensor in held}
 
 
 def _changed(layer: LiveLayer, before: dict[str, tuple[int, int]]) -> set[str]:
-    changed = {path for path, version in _versions(layer).items() if before.get(path) != version}
+    lazy = {path for path, (_, version) in before.items() if version == _LAZY}  # it gets its values in the first forward pass
+    changed = {path for path, version in _versions(layer).items() if before.get(path) != version} - lazy
     for name, module in layer.module.named_modules() if layer.module is not None and changed else ():
         prefix = f"{name}." if name else ""
         if isinstance(module, nn.modules.batchnorm._NormBase) and f"{prefix}num_batches_tracked" in changed:

@@ -11,7 +11,9 @@ Consequence = Literal[
     "crash", "hang", "diverge", "wrong-gradient", "wrong-forward", "lost-on-resume", "overwritten", "untrained", "none"
 ]  # fmt: skip
 
-Outcome = Literal["ok", "refused", "crash", "hang", "diverge", "wrong-gradient", "wrong-forward", "lost-on-resume"]
+Outcome = Literal[
+    "ok", "refused", "crash", "hang", "overwritten", "untrained", "diverge", "wrong-forward", "wrong-gradient", "lost-on-resume"
+]  # fmt: skip
 """What a real run showed: the consequences that can be seen in it, ``ok``, or the patched module's clear error."""
 
 

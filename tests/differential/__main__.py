@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.differential.judge import Judged, case, judge
-from tests.differential.model import source
+from tests.differential.source import source
 
 
 def main() -> None:
@@ -23,10 +23,12 @@ def main() -> None:
     seeds = [asked.seed * 1_000_000 + i for i in range(asked.cases)]
     table: Counter[tuple[str, str]] = Counter()
     patched: Counter[str] = Counter()
+    codes: Counter[str] = Counter()
     with ThreadPoolExecutor(asked.jobs) as pool:
         for seed, found in zip(seeds, pool.map(judged, seeds), strict=True):
             table["/".join(found.said), found.real] += 1
             patched[found.patched] += 1
+            codes.update(found.codes)
             if not found.agrees or not found.repaired:
                 print(
                     f"{seed}: check {found.said} {found.codes}, real {found.real}, patched {found.patched}, {found.model.faults}",
@@ -35,6 +37,7 @@ def main() -> None:
                 write(asked.out / str(seed), found)
     print_table(table)
     print("patched: " + ", ".join(f"{name} {count}" for name, count in sorted(patched.items())))
+    print("rules: " + ", ".join(f"{code} {count}" for code, count in sorted(codes.items())))
 
 
 def judged(seed: int) -> Judged:

@@ -128,6 +128,8 @@ def _frozen_one(m: Model, random: Random) -> bool:
 
 @fault("frozen")
 def _frozen(m: Model, random: Random) -> bool:
+    if m.head == "live":
+        return False
     if m.head == "other":
         m.head_lines.append("self.table.weight.requires_grad_(False)")
     m.extra_lines.append(f"self.{m.path('word')}.requires_grad_(False)")
@@ -172,7 +174,7 @@ def _norm_of_the_head(m: Model, random: Random) -> bool:
 
 @fault("running statistics")
 def _running(m: Model, random: Random) -> bool:
-    if m.head == "other":
+    if m.head in ("other", "live"):
         return False
     m.extras.append("running")
     m.head_uses.append("x = m.running(x.transpose(1, 2)).transpose(1, 2).contiguous()")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.differential.judge import case, judge, predicted
-from tests.differential.model import source
+from tests.differential.source import source
 
 CASES = 40
 

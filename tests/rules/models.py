@@ -96,6 +96,25 @@ def _two(first: str, second: str) -> str:
     return f"{SHARED}\ndef layers():\n    return {TWO.format(first, second)}\n"
 
 
+MIXED = """
+class Scaled(Embedding):
+    def __init__(self):
+        super().__init__()
+        self.gain = nn.Parameter(torch.rand(8) + 0.5)
+    def forward(self, tokens):
+        return super().forward(tokens) * self.gain
+def ends(m, x):
+    return F.linear(x * m.scale * m.gain, m.word.weight)
+class Pipe(PipelineModule):
+    def get_tied_weights_and_groups(self):
+        found = super().get_tied_weights_and_groups()
+        return ORDER
+def layers():
+    names = ["gain", "word.weight", "scale"]
+    rows = pipeline(tie(names, None, Scaled), tie(names, ends, Scaled))
+    return Pipe(layers=rows, num_stages=2, loss_fn=loss_fn, partition_method="uniform")
+"""
+
 EXAMPLES = (
     Example("TIE101", _ends('tie(["wrod.weight"])', 'tie(["wrod.weight"], logits)'), GOOD, "crash", paths=("wrod.weight",)),
     Example("TIE102", _ends('tie(["word"])', 'tie(["word"], logits)'), GOOD, "crash", paths=("word",), name="module"),
@@ -152,7 +171,7 @@ EXAMPLES = (
         "TIE105",
         _ends('tie({"word.weight", "scale"})', 'tie({"word.weight", "scale"}, scaled_logits)'),
         _ends('tie(["word.weight", "scale"])', 'tie(["word.weight", "scale"], scaled_logits)'),
-        "diverge",
+        "crash",
         real=False,  # whether two processes order a set alike is chance
         name="set",
     ),
@@ -182,6 +201,30 @@ EXAMPLES = (
         "crash",
         paths=("word.weight",),
         name="view with gaps",
+    ),
+    Example(
+        "TIE107",
+        "class Turned(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.table = nn.Parameter(torch.randn(11, 8).t())\n"
+        "    def forward(self, x):\n        return x @ self.table\n"
+        "def layers():\n    return pipeline(LayerSpec(nn.Embedding, 11, 8), LayerSpec(Turned))\n",
+        "def layers():\n    return pipeline(LayerSpec(nn.Embedding, 11, 8), LayerSpec(nn.Linear, 8, 11))\n",
+        "crash",
+        key=None,
+        paths=("table",),
+        options={"stages": 1},
+        passing={"stages": 1},
+        name="view with gaps, one stage and no tie",
+    ),
+    Example(
+        "TIE107",
+        "def layers():\n    return pipeline(LayerSpec(nn.Embedding, 11, 8), LayerSpec(nn.LazyLinear, 11))\n",
+        "def layers():\n    return pipeline(LayerSpec(nn.Embedding, 11, 8), LayerSpec(nn.Linear, 8, 11))\n",
+        "crash",
+        key=None,
+        paths=("weight", "bias"),
+        options={"stages": 1},
+        passing={"stages": 1},
+        name="lazy, one stage and no tie",
     ),
     Example(
         "TIE108",
@@ -273,6 +316,21 @@ EXAMPLES = (
         "crash",
         paths=("word.weight",),
         name="dtype",
+    ),
+    Example(
+        "TIE204",
+        _ends(
+            'tie(["word.weight"])',
+            'tie(["word.weight"], logits, Double)',
+            "class Double(Embedding):\n    def __init__(self):\n        super().__init__()\n        self.word.double()\ndef logits(m, x):\n    return F.linear(x.to(m.word.weight.dtype), m.word.weight)\n",
+        ),
+        GOOD,
+        "diverge",
+        paths=("word.weight",),
+        options={"ds_config": {**BF16, "zero_optimization": {"stage": 1}, "zero_allow_untested_optimizer": True}},
+        passing={"ds_config": BF16},
+        copies=WORDS,
+        name="wider dtype, bf16",
     ),
     Example(
         "TIE205",
@@ -431,6 +489,20 @@ EXAMPLES = (
         copies=((0, "weight"), (3, "weight")),
     ),
     Example(
+        "TIE307",
+        "def layers():\n    return pipeline(LayerSpec(nn.Embedding, 11, 8), LayerSpec(nn.Linear, 8, 11))\n"
+        "def parameter_groups(module):\n    kept = [p for m in module.modules() if isinstance(m, nn.Embedding) for p in m.parameters()]\n"
+        "    decayed = [p for p in module.parameters() if all(p is not k for k in kept)]\n"
+        "    return [g for g in ({'params': kept, 'weight_decay': 0.0}, {'params': decayed, 'weight_decay': 0.5}) if g['params']]\n",
+        "def layers():\n    return pipeline(LayerSpec(nn.Embedding, 11, 8), LayerSpec(nn.Linear, 8, 11))\n"
+        "def parameter_groups(module):\n    return [{'params': list(module.parameters()), 'weight_decay': 0.5}]\n",
+        "hang",
+        key=None,
+        options={"ds_config": ZERO1},
+        passing={"ds_config": ZERO1},
+        name="groups by stage, ZeRO-1",
+    ),
+    Example(
         "TIE308",
         "HEAD = nn.Linear(8, 11)\nWATCH = HEAD\ndef layers():\n    return pipeline(LayerSpec(nn.Embedding, 11, 8), lambda x: HEAD(x))\n",
         "def layers():\n    return pipeline(LayerSpec(nn.Embedding, 11, 8), LayerSpec(nn.Linear, 8, 11))\n",
@@ -514,6 +586,15 @@ EXAMPLES = (
         "hang",
         paths=("word.weight",),
         name="overridden",
+    ),
+    Example(
+        "TIE501",
+        MIXED.replace("ORDER", "found if self.stage_id == 0 else found[::-1]"),
+        MIXED.replace("ORDER", "found"),
+        "diverge",
+        paths=("gain",),
+        copies=((0, "gain"), (3, "gain")),
+        name="mixed",
     ),
     Example(
         "TIE502",

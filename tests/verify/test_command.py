@@ -162,6 +162,27 @@ def test_what_is_no_fault_of_ties(name: str, mark: dict[str, str], write: Write)
     assert "help: " in done.stderr
 
 
+def test_with_optimizer_groups(mark: dict[str, str], write: Write) -> None:
+    """Weight decay by the name of a module: it has another one at the other end, and the copies drift apart."""
+    groups = (
+        "\nEVERYTHING = lambda module: [{'params': list(module.parameters()), 'weight_decay': 0.5}]\n"
+        "def by_type(module):\n"
+        "    words = [p for m in module.modules() if isinstance(m, Words) for p in m.parameters()]\n"
+        "    others = [p for p in module.parameters() if all(p is not w for w in words)]\n"
+        "    return [g for g in ({'params': words}, {'params': others, 'weight_decay': 0.5}) if g['params']]\n"
+        "class Words(Embedding):\n    pass\n"
+    )
+    file = write(
+        PARTS + groups + "def layers():\n    return pipeline(tie(['word.weight'], None, Words), tie(['word.weight'], logits))\n"
+    )
+    for function, outcome in (("EVERYTHING", "ok"), ("by_type", "diverge")):
+        done = tiespec("verify", f"{file}:layers", "--param-groups", f"{file}:{function}", "--format", "json", **mark)
+        assert json.loads(done.stdout)["outcome"] == outcome, done.stderr
+    done = tiespec("verify", f"{file}:layers", "--param-groups", f"{file}:nothing", **mark)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "nothing" in done.stderr
+
+
 def test_wrong_targets(mark: dict[str, str], write: Write) -> None:
     for target, text in (
         ("nowhere.py", "nowhere.py"),

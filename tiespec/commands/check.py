@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from tiespec.commands.options import COLOR, COULD_NOT, DEBUG, DS_CONFIG, IGNORE, INPUT, PARTITION, SELECT, SETUP, CheckFormat
+from tiespec.commands.options import (
+    COLOR,
+    COULD_NOT,
+    DEBUG,
+    DS_CONFIG,
+    IGNORE,
+    INPUT,
+    PARAM_GROUPS,
+    PARTITION,
+    SELECT,
+    SETUP,
+    CheckFormat,
+)
 
 
 def check(
@@ -27,7 +39,7 @@ def check(
     ds_config: DS_CONFIG = None,
     input: INPUT = [],
     deepspeed: Annotated[str | None, typer.Option(metavar="VERSION", help="DeepSpeed release on the cluster.")] = None,
-    param_groups: Annotated[str | None, typer.Option(help="FILE.py:function from a module to optimizer groups.")] = None,
+    param_groups: PARAM_GROUPS = None,
     simulate: Annotated[
         bool, typer.Option("--simulate/--no-simulate", help="Construct the installed DeepSpeed under simulated ranks.")
     ] = True,

@@ -24,4 +24,5 @@ IGNORE = Annotated[str, typer.Option(metavar="CODES", help="Without these rules:
 COLOR = Annotated[Literal["auto", "always", "never"], typer.Option(help="auto: on a terminal, unless NO_COLOR is set.")]
 PARTITION = Annotated[str | None, typer.Option(metavar="METHOD", help="uniform, parameters or type:REGEX.")]
 DS_CONFIG = Annotated[str | None, typer.Option(metavar="FILE", help="DeepSpeed's JSON config: precision and ZeRO.")]
+PARAM_GROUPS = Annotated[str | None, typer.Option(help="FILE.py:function from a module to optimizer groups.")]
 FORCE = Annotated[bool, typer.Option("--force", help="Overwrite FILE even if tiespec did not write it.")]

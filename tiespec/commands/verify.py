@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from tiespec.commands.options import COULD_NOT, DEBUG, DS_CONFIG, INPUT, PARTITION, SETUP, TARGET
+from tiespec.commands.options import COULD_NOT, DEBUG, DS_CONFIG, INPUT, PARAM_GROUPS, PARTITION, SETUP, TARGET
 
 
 def verify(
@@ -16,6 +16,7 @@ def verify(
     steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 3,
     partition: PARTITION = None,
     ds_config: DS_CONFIG = None,
+    param_groups: PARAM_GROUPS = None,
     patched: Annotated[
         bool, typer.Option("--patched/--stock", help="tiespec's PipelineModule, or what you wrote with DeepSpeed's.")
     ] = False,
@@ -33,7 +34,8 @@ def verify(
     parse_target(target)
     options = {
         "target": target, "setup": setup, "input": input, "stages": stages, "data_parallel": dp, "steps": steps,
-        "partition": partition, "config": _ds_config(ds_config), "patched": patched, "timeout": timeout, "load_timeout": 120.0,
+        "partition": partition, "config": _ds_config(ds_config), "param_groups": param_groups, "patched": patched,
+        "timeout": timeout, "load_timeout": 120.0,
     }  # fmt: skip
     text, status = verified(options, format, debug)
     if text and not print_report(text):

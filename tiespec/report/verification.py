@@ -12,9 +12,11 @@ SAID = {
     "refused": "the patched PipelineModule refuses these ties, on every rank",
     "crash": "an exception, on one rank or on all",
     "hang": "the ranks wait for each other",
+    "overwritten": "the first broadcast replaced a weight that the model keeps apart",
     "diverge": "copies of a tied parameter differ",
     "wrong-gradient": "the copies agree, and are not what one process trains",
     "wrong-forward": "the first loss is not that of the layers as they are written",
+    "untrained": "a parameter of no layer gets gradients, and no optimizer changes it",
     "lost-on-resume": "after loading the checkpoint, a parameter is not what was saved",
 }
 MOST = 12
@@ -31,9 +33,11 @@ def verification_text(found: Verification) -> str:
     lines += [f"  rank {rank}: {text.splitlines()[0] if text else ''}" for rank, text in sorted(found.errors.items())]
     lines += [f"  {_waiting(waiting)}" for waiting in found.waiting]
     lines += _losses(found)
+    lines += _differences("overwritten when the pipeline was built", found.overwritten)
     lines += _differences("copies that differ", found.copies)
     lines += _differences("not as in one process", found.reference)
     lines += _differences("lost on resume", found.lost)
+    lines += [f"  never changed: {u.name} {u.shape} on rank {u.rank}" for u in found.untrained]
     if found.outcome == "ok":
         lines.append(_agreement(found))
     if found.logs:

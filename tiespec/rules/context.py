@@ -78,6 +78,8 @@ class Context:
         spec_file (str | None): the recorded spec.
         drift (tuple[tuple[str | None, str], ...]): (key, what has changed) since the spec was recorded.
         groups (Mapping[tuple[int, str], str] | None): (layer, path) -> optimizer settings; None when not asked for.
+        group_counts (Mapping[int, tuple[int, ...] | str]): number of stages -> how many optimizer groups each stage has, or what
+            was raised; empty when not asked for, or when it does not matter.
         shadows_raise (Mapping[int, str]): number of stages -> what the layers raise when the first layer of a key in a stage
             runs in place of the others.
         partings (Mapping[int, Parting | str]): number of stages -> where simulated ranks part; or what the construction raises.
@@ -91,6 +93,7 @@ class Context:
     spec_file: str | None = None
     drift: tuple[tuple[str | None, str], ...] = ()
     groups: Mapping[tuple[int, str], str] | None = None
+    group_counts: Mapping[int, tuple[int, ...] | str] = field(default_factory=dict)
     shadows_raise: Mapping[int, str] = field(default_factory=dict)
     partings: Mapping[int, Parting | str] = field(default_factory=dict)
 

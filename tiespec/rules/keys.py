@@ -103,7 +103,8 @@ def unstable_key_order(context: Context) -> Findings:
     """Two or more keys, and a DeepSpeed that visits them in no fixed order.
 
     Releases before 0.16.6 walk over a set of the keys, whose order differs from process to process (PYTHONHASHSEED). Ranks
-    that share two keys reduce them in different orders: a hang, or a mix of parameters of equal size. PR #7208 sorts them.
+    that share two keys reduce them in different orders. Which parameters meet is a matter of chance: a hang, an abort of a rank
+    where their sizes differ, or a mix of parameters of equal size. PR #7208 sorts them.
 
     Fails:
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from packaging.version import Version
 
-from tiespec.pipeline import Layer
+from tiespec.pipeline import Layer, Parameter
 from tiespec.rules.catalogue import Found, Place, Undecided, rule
 from tiespec.rules.context import (
     ORDERED,
@@ -42,8 +42,8 @@ def unordered_paths(context: Context) -> Findings:
     """`tied_weight_attr` is no list: it has no fixed order, or can be read only once.
 
     DeepSpeed stores what it is given and reads it in every step. The order of a set of names depends on the process
-    (PYTHONHASHSEED), so the ranks reduce different parameters with each other: a mix where the shapes are equal, a hang where
-    they are not. A generator is empty after the first read, so nothing is ever reduced. None, or a number, raises. A subclass
+    (PYTHONHASHSEED), so the ranks reduce different parameters with each other: a mix where their sizes are equal, an abort
+    of a rank where they are not. A generator is empty after the first read, so nothing is ever reduced. None, or a number, raises. A subclass
     of `str` is read letter by letter.
 
     Fails:
@@ -62,6 +62,8 @@ def unordered_paths(context: Context) -> Findings:
         layer, kind = wrong[0], wrong[0].listed_as or "None"
         why = _READ.get(kind, "DeepSpeed raises when it reads names from it")
         consequence: Consequence = "diverge" if kind in _READ else "crash"
+        if kind in UNORDERED and len({layer.parameter(path).numel for path in listed_paths(layer)}) > 1:
+            consequence, why = "crash", f"{_READ[kind]}, and a rank is aborted where two of other sizes meet"
         if kind in READ_ONCE and any(is_ordered(y) for y in context.layers(tie)):
             consequence, why = "hang", "it is empty after the first read, and the ranks with a list wait for the others"
         names = sorted(n.text for n in layer.listed)
@@ -120,7 +122,10 @@ def unsupported_parameter(context: Context) -> Findings:
     - A sparse gradient (`nn.Embedding(sparse=True)`) at one layer and a dense one at another: the ranks wait for each other
       (hang, seen on 0.19.8 with gloo); where DeepSpeed's BF16_Optimizer runs, it raises before (crash, seen on 0.19.8).
     - A lazy module (`nn.LazyLinear`) has no tensor when the first broadcast comes: it raises.
-    - A Parameter that is a view with gaps (a transpose, a slice of columns): the collective refuses it.
+    - A Parameter that is not contiguous (a transpose, a slice of columns): the collective refuses it.
+
+    A lazy module and a transpose raise without a tie and with one stage, too: DeepSpeed broadcasts every parameter, as bytes,
+    when the engine is made (seen on 0.19.8).
 
     Fails:
 
@@ -147,6 +152,40 @@ def unsupported_parameter(context: Context) -> Findings:
                         stages=counts,
                         consequence=consequence,
                     )
+    yield from _refused_by_the_engine(context)
+
+
+def _refused_by_the_engine(context: Context) -> Findings:
+    """What the broadcast of all parameters to the data-parallel copies refuses, where no tie has been refused before."""
+    tied = {i for tie in context.ties if context.spread(tie) for i in tie.layers}
+    for layer in context.pipeline.layers:
+        for p in layer.parameters:
+            listed = layer.index in tied and p.path in listed_paths(layer)
+            what = "is a lazy parameter" if p.shape is None else "is not contiguous"
+            if not p.is_buffer and not listed and (p.shape is None or _is_permuted(p)):
+                yield Found(
+                    f'"{p.path}" of {layers_said([layer.index])} {what}: DeepSpeed broadcasts every parameter when the engine is '
+                    "made, and raises",
+                    _WHOLE if p.shape is not None else _SIZED,
+                    layer=layer.index,
+                    path=p.path,
+                )
+
+
+def _is_permuted(parameter: Parameter) -> bool:
+    """Whether a tensor has no gaps and its last dimension is not the innermost: one with gaps loses them when it is cast or moved."""
+    sizes = [(step, size) for step, size in zip(parameter.stride, parameter.shape or (), strict=True) if size > 1]
+    expected = parameter.nbytes // max(1, parameter.numel)
+    if not sizes or sizes[-1][0] == expected:
+        return False
+    for step, size in sorted(sizes):
+        if step != expected:
+            return False
+        expected *= size
+    return True
+
+
+_WHOLE, _SIZED = "make it a Parameter of its own: .contiguous()", "give its sizes: no Lazy module"
 
 
 def _trouble(context: Context, layer: Layer, path: str) -> tuple[str, Consequence, str] | None:
@@ -159,9 +198,9 @@ def _trouble(context: Context, layer: Layer, path: str) -> tuple[str, Consequenc
             return "gets a sparse gradient: DeepSpeed's optimizer cannot flatten it", "crash", "build it with sparse=False"
         return "gets a sparse gradient: the ranks wait for each other in its reduction", "hang", "build it with sparse=False"
     if parameter.shape is None:
-        return "is a lazy parameter: it has no tensor when the first broadcast comes", "crash", "give its sizes: no Lazy module"
+        return "is a lazy parameter: it has no tensor when the first broadcast comes", "crash", _SIZED
     if not parameter.contiguous:
-        return "is a view with gaps: the first broadcast refuses it", "crash", "make it a Parameter of its own: .contiguous()"
+        return "is not contiguous: the first broadcast refuses it", "crash", _WHOLE
     return None
 
 

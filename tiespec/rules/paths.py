@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from packaging.version import Version
 
-from tiespec.pipeline import Layer, ListedName
+from tiespec.pipeline import Layer, ListedName, Tie
 from tiespec.rules.catalogue import Found, Place, Undecided, rule
 from tiespec.rules.context import (
+    UNORDERED,
     Context,
     broadcast_in_order,
     counts_said,
@@ -36,7 +37,11 @@ def _by_name(layers: list[Layer], wanted: set[str]) -> dict[tuple[str, str], lis
 
 
 def _tied_layers(context: Context) -> list[Layer]:
-    return [layer for tie in context.ties for layer in context.layers(tie) if broadcast_in_order(layer)]
+    """Those whose names are all read when the pipeline is built, in whichever order."""
+    return [
+        layer for tie in context.ties for layer in context.layers(tie)
+        if broadcast_in_order(layer) or layer.listed_as in UNORDERED
+    ]  # fmt: skip
 
 
 @rule("TIE101", "unresolved-path", "error", "crash")
@@ -197,6 +202,12 @@ def nested_path_unsupported(context: Context) -> Findings:
             )
 
 
+def _is_trained(context: Context, tie: Tie, layer: Layer, path: str) -> bool:
+    """Whether a parameter has a gradient that is reduced; True where that is unknown."""
+    used = context.usage.used
+    return layer.parameter(path).requires_grad and (used is None or any(path in used[i] for i in tie.layers))
+
+
 @rule("TIE104", "repeated-parameter", "error", "wrong-gradient")
 def repeated_parameter(context: Context) -> Findings:
     """Two names in `tied_weight_attr` mean one Parameter.
@@ -218,7 +229,7 @@ def repeated_parameter(context: Context) -> Findings:
         for layer in context.layers(tie) if spread else ():
             owns = tuple(c.stages for c in spread if layer.index in {s.owner for s in shards(tie, c)})
             paths = [n.path for n in layer.listed if n.kind == "parameter" and n.stable and n.path]
-            repeated = sorted({p for p in paths if paths.count(p) > 1})
+            repeated = sorted({p for p in paths if paths.count(p) > 1 and _is_trained(context, tie, layer, p)})
             if not repeated or not owns or not is_ordered(layer):
                 continue
             for path in repeated:

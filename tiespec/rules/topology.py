@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from tiespec.parting import Parting
 from tiespec.rules.catalogue import Found, Place, Undecided, rule
 from tiespec.rules.context import Context, Cut, counts_said, layers_said, shards
+from tiespec.verdict import Consequence
 
 Findings = Iterator[Found | Undecided]
 
@@ -17,7 +18,8 @@ def collective_mismatch(context: Context) -> Findings:
 
     Not a rule about what is written: the installed DeepSpeed, or your subclass of its PipelineModule, is constructed for one
     rank of each stage, and what each would communicate is compared, while the pipeline is built and in the tie reduction of a
-    step. It is reported where no other rule explains it: a method that is overridden, a list that depends on the rank, two
+    step. They wait for each other; or, where both are in one collective, a rank is aborted, or two parameters of one size are
+    mixed. It is reported where no other rule explains it: a method that is overridden, a list that depends on the rank, two
     keys that are visited in different orders. `--no-simulate` leaves it out.
 
     Fails:
@@ -36,15 +38,27 @@ def collective_mismatch(context: Context) -> Findings:
             continue
         found.setdefault(f"{parted.key} {parted.phase}", (parted, []))[1].append(stages)
     for parted, counts in found.values():
+        consequence, then = _of_meeting(parted)
         call = next((c for c in parted.calls if c is not None and c.key is not None), None)
         yield Found(
-            f"with {counts_said(counts)}, {parted}: they wait for each other",
+            f"with {counts_said(counts)}, {parted}: {then}",
             "make every rank of the group call the same collectives in the same order",
             key=parted.key,
             layer=call.layer if call else None,
             path=call.path if call else None,
             stages=tuple(counts),
+            consequence=consequence,
         )
+
+
+def _of_meeting(parted: Parting) -> tuple[Consequence, str]:
+    """What happens where two ranks part (seen with gloo, as in ``agreement._of_other_lists``)."""
+    one, two = parted.calls
+    if one is None or two is None or one.operation == "new_group" or not one.meets(two):
+        return "hang", "they wait for each other"
+    if not one.matches(two):
+        return "crash", "a rank is aborted"
+    return "diverge", "two parameters are mixed"
 
 
 @rule("TIE502", "impossible-topology", "error", "crash")

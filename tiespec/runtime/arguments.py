@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from deepspeed.pipe import TiedLayerSpec
@@ -85,7 +85,7 @@ def warn_of_lost_ties(here: Any) -> None:
 
 
 def check_keys(specs: Sequence[Any]) -> None:
-    """Refuse a key that DeepSpeed's ModuleDict refuses, and two keys of one layer each that look like one.
+    """Refuse a key that DeepSpeed's ModuleDict refuses, two keys of one layer each that look like one, and what is no list.
 
     Every rank has all specs, so every rank comes to the same error.
 
@@ -96,6 +96,9 @@ def check_keys(specs: Sequence[Any]) -> None:
     for index, spec in enumerate(specs):
         if isinstance(spec, TiedLayerSpec):
             layers.setdefault(spec.key, []).append(index)
+            if not isinstance(spec.tied_weight_attr, Iterable):
+                what = f'tied_weight_attr of layer {index}, key "{spec.key}", is {spec.tied_weight_attr!r}'
+                raise TieUnresolvedError(what, "write a list of names")
     for key, (first, *_) in layers.items():
         try:
             nn.ModuleDict().add_module(key, nn.Identity())

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
 from deepspeed.pipe import TiedLayerSpec
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from tiespec.errors import TieError, TieMismatchError, TieUnresolvedError
 
@@ -19,7 +20,7 @@ def names_of(spec: TiedLayerSpec) -> list[str]:
     """The names of a spec, read once: a generator is empty afterwards, a set has no order."""
     names = spec.tied_weight_attr
     if not isinstance(names, list):
-        listed = [names] if isinstance(names, str) else [] if names is None else list(names)
+        listed = [names] if isinstance(names, str) else list(names)
         names = spec.tied_weight_attr = sorted(listed) if isinstance(names, (set, frozenset)) else listed
     return list(names)
 
@@ -33,7 +34,7 @@ def read(module: Any, name: str) -> Any:
 
 def layout(module: nn.Module) -> list[tuple[str, tuple[int, ...]]]:
     """Names and shapes of a module's parameters."""
-    return [(name, tuple(p.shape)) for name, p in module.named_parameters()]
+    return [(name, tuple(p.shape)) for name, p in module.named_parameters() if not is_lazy(p)]
 
 
 def tell(here: Any) -> dict[str, Any]:
@@ -68,6 +69,8 @@ def _tied(here: Any, by_layer: Mapping[int, Sequence[str]]) -> dict[str, Any]:
                 return {"tensors": [], "wrong": f'"{name}" of layer {layer} does not resolve: {error}'}
             if not isinstance(tensor, nn.Parameter):
                 return {"tensors": [], "wrong": f'"{name}" of layer {layer} is no Parameter'}
+            if is_lazy(tensor):
+                return {"tensors": [], "wrong": f'"{name}" of layer {layer} is of a lazy module: it has no tensor yet'}
             found.append(_tensor(tensor))
         if tensors and tensors != found:
             return {"tensors": [], "wrong": f"{_said_all(found)} of layer {layer} cannot be one with {_said_all(tensors)}"}
@@ -82,7 +85,8 @@ def _tensor(tensor: Any) -> tuple[tuple[int, ...], str, bool]:
 def _described(module: nn.Module, names: Sequence[str]) -> dict[str, Any]:
     paths = {id(p): name for name, p in module.named_parameters()}
     embeddings = [(n, m) for n, m in module.named_modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
-    listed, wrong = [], None
+    lazy = next((name for name, t in (*module.named_parameters(), *module.named_buffers()) if is_lazy(t)), None)
+    listed, wrong = [], None if lazy is None else f'"{lazy}" is of a lazy module: it has no tensor yet'
     for name in names:
         try:
             path = paths[id(read(module, name))]
@@ -95,8 +99,8 @@ def _described(module: nn.Module, names: Sequence[str]) -> dict[str, Any]:
     return {
         "class": type(module).__name__,
         "layout": layout(module),
-        "parameters": {n: _tensor(p) for n, p in module.named_parameters()},
-        "buffers": {n: _tensor(b) for n, b in module.named_buffers()},
+        "parameters": {n: _tensor(p) for n, p in module.named_parameters() if not is_lazy(p)},
+        "buffers": {n: _tensor(b) for n, b in module.named_buffers() if not is_lazy(b)},
         "listed": listed,
         "sparse": [n for n, m in embeddings if m.sparse],
         "max_norm": [n for n, m in embeddings if m.max_norm is not None],

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from tiespec.verdict import Outcome
-from tiespec.verification.outcome import Difference
+from tiespec.verification.outcome import Difference, Untrained
 from tiespec.verification.task import Place, Plan
 
 Held = dict[tuple[int, int], dict[str, torch.Tensor]]
@@ -41,6 +41,8 @@ class Compared:
         copies: between the copies of a parameter, after training.
         reference: to the one process, after training.
         lost: between what was saved and what was loaded.
+        overwritten: between what the model held and what the first broadcast put in its place, where the model keeps it apart.
+        untrained: parameters of no layer that were given gradients and were never changed.
         losses: of the ranks.
         right: of the one process.
     """
@@ -48,6 +50,8 @@ class Compared:
     copies: list[Difference]
     reference: list[Difference]
     lost: list[Difference]
+    overwritten: list[Difference]
+    untrained: list[Untrained]
     losses: list[float]
     right: list[float]
 
@@ -65,13 +69,27 @@ def compare(folder: str, plan: Plan, losses: list[float], low: bool) -> Compared
     reference = torch.load(Path(folder, "reference.pt"), weights_only=True)
     told = json.loads(Path(folder, "reference.json").read_text())
     shared = [[(int(layer), str(path)) for layer, path in places] for places in told["shared"]]
-    copies = [d for places in (*shared, *_buffers(plan)) for d in _between_copies(plan, trained, places)]
+    strays = list(_strays(plan, trained, folder))
+    copies = [d for d in strays if isinstance(d, Difference)]
+    copies += [d for places in (*shared, *_buffers(plan)) for d in _between_copies(plan, trained, places)]
     against = list(_against(plan, built, trained, reference, LOW if low else FULL))
-    return Compared(copies, against, list(_lost(plan, trained, resumed)), losses, told["losses"])
+    return Compared(
+        copies,
+        against,
+        list(_lost(plan, trained, resumed)),
+        list(_overwritten(plan, folder)),
+        [d for d in strays if isinstance(d, Untrained)],
+        losses,
+        told["losses"],
+    )
 
 
 def outcome_of(compared: Compared, low: bool) -> Outcome:
     """The one word: what is wrong first."""
+    if compared.overwritten:
+        return "overwritten"
+    if compared.untrained:
+        return "untrained"
     if any(d.counts for d in compared.copies):
         return "diverge"
     first, right = compared.losses[0], compared.right[0]
@@ -89,6 +107,31 @@ def read_held(folder: str, when: str) -> Held:
         rank = int(file.stem.removeprefix(when))
         held |= {(rank, layer): found for layer, found in torch.load(file, weights_only=True).items()}
     return held
+
+
+def _of_ranks(folder: str, name: str) -> list[tuple[int, Path]]:
+    """The file that every rank has written."""
+    return sorted((int(file.stem.removeprefix(name)), file) for file in Path(folder).glob(f"{name}[0-9]*"))
+
+
+def _strays(plan: Plan, trained: Held, folder: str) -> Iterator[Difference | Untrained]:
+    """What no layer of a rank holds and no optimizer changes: its own copy of a layer elsewhere, or nobody's."""
+    owners = [(layer, path, held[path]) for layer, path in plan.reached for (_, at), held in trained.items() if at == layer]
+    for rank, file in _of_ranks(folder, "untrained"):
+        for name, tensor in torch.load(file, weights_only=True):
+            of = next(((layer, path, largest(tensor, own)) for layer, path, own in owners if own.shape == tensor.shape), None)
+            if of is None:
+                yield Untrained(rank=rank, name=name, shape=list(tensor.shape))
+            else:
+                yield Difference(rank=rank, layer=of[0], path=of[1], largest=of[2], counts=of[2] != 0)
+
+
+def _overwritten(plan: Plan, folder: str) -> Iterator[Difference]:
+    apart = {place for pair in plan.apart for place in pair}
+    for rank, file in _of_ranks(folder, "received"):
+        for layer, path, size in json.loads(file.read_text()):
+            if (layer, path) in apart:
+                yield Difference(rank=rank, layer=layer, path=path, largest=size, counts=True)
 
 
 def _buffers(plan: Plan) -> list[list[Place]]:

@@ -31,6 +31,20 @@ class Difference(_Data):
     counts: bool
 
 
+class Untrained(_Data):
+    """A parameter that was given a gradient, and that no optimizer changed.
+
+    Args:
+        rank: 0-based.
+        name: the class of the module that holds it and its name there; its own class where no module holds it.
+        shape: of the parameter.
+    """
+
+    rank: int
+    name: str
+    shape: list[int]
+
+
 class Waiting(_Data):
     """Where a rank was when the run was ended.
 
@@ -68,6 +82,8 @@ class Verification(_Data):
         waiting: where each rank was, for a hang.
         losses, reference_losses: one per step, of the ranks and of one process.
         copies, reference, lost: differences between copies, to the one process, and after loading the checkpoint.
+        overwritten: what the first broadcast put in the place of a weight that the model keeps apart.
+        untrained: parameters of no layer of the pipeline.
         notes: what was done differently from what one may expect.
         logs: the folder with what each rank has printed; None when it was not needed.
     """
@@ -89,6 +105,8 @@ class Verification(_Data):
     copies: list[Difference] = Field(default_factory=list)
     reference: list[Difference] = Field(default_factory=list)
     lost: list[Difference] = Field(default_factory=list)
+    overwritten: list[Difference] = Field(default_factory=list)
+    untrained: list[Untrained] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list)
     logs: str | None = None
 

@@ -13,10 +13,14 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
+from tiespec.guest import guest
 from tiespec.recorder import replaced, without_extension
 from tiespec.state import seed_all
-from tiespec.target import load_for_real
+from tiespec.target import load_for_real, load_function
+from tiespec.verification.compare import largest
+from tiespec.verification.strays import outside, untrained
 from tiespec.verification.task import Plan, Task, config_of, read_plan
 from tiespec.verification.watch import watch
 
@@ -44,14 +48,23 @@ def run_rank(task: Task, say: Say) -> None:
             place = {"rank": rank, "world_size": int(os.environ["WORLD_SIZE"])}
             deepspeed.init_distributed(backend, init_method=f"file://{Path(task.folder, 'store').resolve()}", **place)
     say(phase="joined")
+    stock_signature()
+    if task.patched:
+        from tiespec.runtime.module import install
+
+        install()
     plan, batch = read_plan(task.folder), torch.load(Path(task.folder, "batch.pt"), weights_only=True)
     with without_dropout(), _second_start_ignored():
-        pipeline, engine = _started(task, plan, batch, 100 + 17 * rank)
+        with _first_broadcast_seen(str(Path(task.folder, f"received{rank}.json"))):
+            pipeline, engine = _started(task, plan, batch, 100 + 17 * rank)
         _write(task, "built", rank, pipeline)
+        strays = outside(pipeline)
         say(phase="built")
         for _ in range(task.steps):
             say(loss=float(engine.train_batch(_repeated(batch, engine))))
         _write(task, "trained", rank, pipeline)
+        torch.save(untrained(strays), Path(task.folder, f"untrained{rank}.pt"))
+        del strays
         say(phase="trained")
         _resume(task, plan, batch, engine, rank, say)
     say(end=True)
@@ -73,10 +86,19 @@ def _started(task: Task, plan: Plan, batch: Any, seed: int) -> tuple[Any, Any]:
 
     seed_all(seed)
     pipeline = build_pipeline(task, plan)
-    parameters = [p for p in pipeline.parameters() if p.requires_grad]
+    parameters = _groups(task, pipeline)
     config = config_of(task, _leading(batch["inputs"]))
     engine, *_ = deepspeed.initialize(model=pipeline, model_parameters=parameters, config=config)
     return pipeline, engine
+
+
+def _groups(task: Task, pipeline: Any) -> list[Any]:
+    """What the optimizer gets: the user's groups, or what is trained."""
+    if task.param_groups is None:
+        return [p for p in pipeline.parameters() if p.requires_grad]
+    function = load_function(task.param_groups, "--param-groups")
+    with guest("calling the --param-groups function"):
+        return list(function(pipeline))
 
 
 def build_pipeline(task: Task, plan: Plan) -> Any:
@@ -87,11 +109,6 @@ def build_pipeline(task: Task, plan: Plan) -> Any:
     """
     from deepspeed.pipe import PipelineModule
 
-    stock_signature()
-    if task.patched:
-        from tiespec.runtime.module import install
-
-        install()
     with _arguments_set(task, plan):
         value, namespace = load_for_real(task.target, task.setup)
         if isinstance(value, PipelineModule):
@@ -166,6 +183,24 @@ def without_dropout() -> Iterator[None]:
 
 
 @contextmanager
+def _first_broadcast_seen(file: str) -> Iterator[None]:
+    """Write down which tensors the first broadcast of the ties has changed: [layer, path, by how much at most]."""
+    from deepspeed.pipe import PipelineModule
+
+    original = PipelineModule._synchronize_tied_weights
+
+    def _synchronize_tied_weights(self: Any) -> None:
+        before = held(self)
+        original(self)
+        after = held(self)
+        received = [[i, path, largest(t, after[i][path])] for i, tensors in before.items() for path, t in tensors.items()]
+        Path(file).write_text(json.dumps([line for line in received if line[2] != 0]))
+
+    with replaced(PipelineModule, "_synchronize_tied_weights", _synchronize_tied_weights):
+        yield
+
+
+@contextmanager
 def _second_start_ignored() -> Iterator[None]:
     """Code that starts a process group itself finds it started."""
     with replaced(torch.distributed, "init_process_group", lambda *args, **kwargs: None):
@@ -190,7 +225,7 @@ def held(pipeline: Any) -> dict[int, dict[str, torch.Tensor]]:
             kept = layer.state_dict()
             buffers = {name: buffer for name, buffer in layer.named_buffers() if name in kept}
             named = {**dict(layer.named_parameters()), **buffers}
-            found[index] = {name: tensor.detach().cpu().clone() for name, tensor in named.items()}
+            found[index] = {name: tensor.detach().cpu().clone() for name, tensor in named.items() if not is_lazy(tensor)}
     return found
 
 

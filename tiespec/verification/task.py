@@ -32,6 +32,7 @@ class Task:
         data_parallel (int): copies of the pipeline.
         partition (str | None): ``partition_method``; None for the target's own.
         config (dict[str, Any]): the user's DeepSpeed config.
+        param_groups (str | None): ``FILE.py:function`` from a module to optimizer groups.
         steps (int): training steps, at least 1.
         patched (bool): tiespec's runtime in place of what the user wrote.
     """
@@ -44,6 +45,7 @@ class Task:
     data_parallel: int = 1
     partition: str | None = None
     config: dict[str, Any] = field(default_factory=dict)
+    param_groups: str | None = None
     steps: int = 3
     patched: bool = False
 
@@ -57,10 +59,14 @@ class Plan:
         layers (int): how many there are.
         rows (list[list[Place]]): parameters that are meant to be one, by key; those that layers share as objects are found
             by the reference itself.
+        declared (list[list[Place]]): parameters that the model says are one, and that are neither one object nor of one key.
+        apart (list[list[Place]]): parameters that a key joins, and that the model keeps apart.
+        reached (list[Place]): parameters of layers that another layer trains through a closure.
         used (list[list[str]] | None): the paths that get a gradient, by layer; None when it is unknown.
         frozen (list[list[str]]): the parameters that are not trained, by layer.
         buffers (list[list[str]]): the buffers that a forward pass changes, by layer.
         proposals (list[dict[str, Any]]): ties by parameter, for the patched module.
+        by_order (bool): whether what happens depends on the order in which a rank walks over a set.
         labels (bool): whether the sample has labels, so that the user's loss function can be run.
         source (str): where the sample input comes from.
         notes (list[str]): what was done differently from what one may expect.
@@ -69,10 +75,14 @@ class Plan:
     stages: int
     layers: int
     rows: list[list[Place]]
+    declared: list[list[Place]]
+    apart: list[list[Place]]
+    reached: list[Place]
     used: list[list[str]] | None
     frozen: list[list[str]]
     buffers: list[list[str]]
     proposals: list[dict[str, Any]]
+    by_order: bool
     labels: bool
     source: str
     notes: list[str]
@@ -86,8 +96,10 @@ def write_plan(folder: str, plan: Plan) -> None:
 def read_plan(folder: str) -> Plan:
     """The plan that ``write_plan`` has written."""
     held = json.loads(Path(folder, "plan.json").read_text())
-    rows = [[(int(layer), str(path)) for layer, path in row] for row in held.pop("rows")]
-    return Plan(rows=rows, **held)
+    for name in ("rows", "declared", "apart"):
+        held[name] = [[(int(layer), str(path)) for layer, path in row] for row in held[name]]
+    held["reached"] = [(int(layer), str(path)) for layer, path in held["reached"]]
+    return Plan(**held)
 
 
 def precision_of(task: Task) -> Any:

@@ -6,7 +6,7 @@ import importlib.metadata
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,10 @@ from tiespec.verification.task import Plan, Task, read_plan
 from tiespec.verification.watch import sits_in
 
 POLL_SECONDS = 0.1
+ONE_ORDER = (
+    "what happens depends on the order of a set, which is the same in all ranks here, since they are forked from one process; "
+    "start verify under torchrun, and every rank has its own"
+)
 
 Progress = Callable[[str], None]
 
@@ -70,6 +74,8 @@ def _verify(task: Task, job: Job, progress: Progress) -> Verification:
     progress("loading the target")
     run_alone(prepare_quietly, task, job.load_timeout)
     plan = read_plan(task.folder)
+    if plan.by_order and job.joined is None:
+        plan = replace(plan, notes=[*plan.notes, ONE_ORDER])
     world_size = plan.stages * task.data_parallel
     _check_size(job, plan, task, world_size)
     _tell(task, "go", world_size)
@@ -163,6 +169,8 @@ def _judged(task: Task, job: Job, plan: Plan, ended: Ended, progress: Progress) 
         copies=compared.copies,
         reference=compared.reference,
         lost=compared.lost,
+        overwritten=compared.overwritten,
+        untrained=compared.untrained,
     )
 
 

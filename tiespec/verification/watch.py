@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.parameter import is_lazy
 
 COLLECTIVES = (
     "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "barrier", "broadcast", "broadcast_object_list",
@@ -85,5 +86,7 @@ def _named(pipeline: Any, tensor: torch.Tensor) -> dict[str, Any]:
 def _same_memory(tensor: torch.Tensor, other: torch.Tensor | None) -> bool:
     if tensor is other or other is None:
         return other is not None
+    if is_lazy(tensor) or is_lazy(other):  # it has no memory yet
+        return False
     strided = tensor.layout is other.layout is torch.strided  # a sparse tensor has no data pointer
     return strided and tensor.data_ptr() == other.data_ptr()
