@@ -237,6 +237,16 @@ def test_a_closed_pipe_is_no_traceback() -> None:
     assert done.stderr == ""
 
 
+def test_an_output_that_knows_ascii_only(write: Write) -> None:
+    file = write(HEAD + "layers = [nn.Linear(2, 2), nn.Linear(2, 2)]", "modèle.py")
+    done = tiespec("check", file, PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert r"mod\xe8le.py" in done.stdout
+    wrong = tiespec("check", file.replace("modèle", "modèles"), PYTHONIOENCODING="ascii")
+    assert wrong.returncode == 2
+    assert r"mod\xe8les.py" in wrong.stderr
+
+
 @pytest.mark.parametrize("terminal", [True, False])
 def test_the_spinner_is_for_terminals_only(terminal: bool, write: Write) -> None:
     file = write("import time\ntime.sleep(2)\n" + HEAD + "layers = [nn.Linear(2, 2)]")

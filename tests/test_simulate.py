@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,15 @@ def test_what_belongs_together_is_compared_where_sizes_agree() -> None:
     assert [call and call.path for call in parted.calls] == ["v", "w"]
 
 
+def test_a_broadcast_may_send_less() -> None:
+    small, large = Call("broadcast", (0, 1), (2,), "float32"), Call("broadcast", (0, 1), (2, 3), "float32")
+    assert replace(small, sends=True).goes_on(large)
+    assert large.goes_on(replace(small, sends=True))
+    assert not replace(large, sends=True).goes_on(small)
+    assert not replace(small, sends=True).goes_on(replace(large, dtype="float64"))
+    assert not replace(small, operation="all_reduce").goes_on(replace(large, operation="all_reduce"))
+
+
 def test_the_order_of_groups_is_compared() -> None:
     a, b = Call("new_group", (0, 1), (0,)), Call("new_group", (0, 1), (1,))
     parted = first_parting({0: [a, b], 1: [b, a]}, "building")
@@ -121,6 +131,23 @@ class Pipe(PipelineModule):
             self.tied_comms = dict(reversed(self.tied_comms.items()))
         super()._synchronize_tied_weights()
 """
+
+
+def test_a_buffer_that_changes_does_not_explain_where_ranks_part(write: Write) -> None:
+    """Nor is anything reduced where ZeRO-1 hides the gradients."""
+    example = next(e for e in EXAMPLES if e.id == "TIE501 mixed")
+    reduced = "        return found[self.stage_id :]\n"
+    source = PARTS + example.fails.replace("        return found if self.stage_id == 0 else found[::-1]\n", reduced)
+    source = source.replace("nn.Embedding(vocabulary, hidden)", "nn.Embedding(vocabulary, hidden, max_norm=0.5)")
+    assert _codes(write(source)) == ["TIE304", "TIE501"]
+    offload = {"stage": 1, "offload_optimizer": {"device": "cpu"}}
+    config = {"bf16": {"enabled": True}, "zero_optimization": offload, "data_types": {"grad_accum_dtype": "fp32"}}
+    assert _codes(write(source), "--ds-config", write(json.dumps(config), "ds.json")) == ["TIE304", "TIE403"]
+
+
+def _codes(file: str, *options: str) -> list[str]:
+    done = tiespec("check", f"{file}:layers", "--stages", "2", *options, "--format", "json")
+    return sorted({finding["code"] for finding in json.loads(done.stdout)["findings"]})
 
 
 def test_two_keys_in_opposite_order(write: Write) -> None:

@@ -148,7 +148,7 @@ def report_on(analysis: Analysis, options: Options, groups: Function | None = No
         pipeline, analysis.usage, settings, cuts, impossible, options.spec, _drift(analysis, options),
         None if groups is None else group_settings(pipeline, analysis.live, groups),
         _group_counts(analysis, settings.config, cuts, groups),
-        _shadows_raise(analysis, cuts), _partings(analysis, options, cuts),
+        _shadows_raise(analysis, cuts), _partings(analysis, options, cuts, settings.config),
     )  # fmt: skip
     findings, notes = find(context, Choice(options.select, options.ignore, options.by_key, options.severities))
     return Report(
@@ -174,11 +174,11 @@ def _group_counts(
     return group_counts(analysis.pipeline, analysis.live, groups, [cut.parts for cut in cuts if cut.stages > 1])
 
 
-def _partings(analysis: Analysis, options: Options, cuts: Sequence[Cut]) -> dict[int, Parting | str]:
+def _partings(analysis: Analysis, options: Options, cuts: Sequence[Cut], config: DsConfig) -> dict[int, Parting | str]:
     counts = [where.stages for where in cuts if where.stages > 1]
     if not options.simulate or not analysis.pipeline.ties:
         return {}
-    return partings(analysis, counts, options.partition)
+    return partings(analysis, counts, options.partition, config.hides_gradients)
 
 
 def _shadows_raise(analysis: Analysis, cuts: Sequence[Cut]) -> dict[int, str]:

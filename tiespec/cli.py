@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Annotated, NoReturn
 
@@ -40,6 +41,9 @@ for command in (generate, check, patch, verify, show, rule, env):
 
 def main() -> NoReturn:
     """Run the command line; every way out has one of the documented statuses. Typer itself ends usage errors with 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal or a log may know ASCII only; a model's names need not
     try:
         app()
     except TiespecError as error:

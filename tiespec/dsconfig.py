@@ -51,6 +51,11 @@ class DsConfig:
         return self.zero_stage == 1 and self.accumulation == "fp32" and not self.offload
 
     @property
+    def keeps_weights(self) -> bool:
+        """Whether DeepSpeed's optimizer has flat weights of its own, copied into the parameters in each step (0.19.8)."""
+        return self.zero_stage > 0 or self.precision != "fp32"
+
+    @property
     def hides_gradients(self) -> bool:
         """Whether the tie reduction finds no gradient on any rank: they are kept in fp32 on the host (seen on 0.19.8)."""
         return self.precision == "bf16" and self.zero_stage == 1 and self.offload and self.accumulation == "fp32"

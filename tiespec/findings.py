@@ -72,11 +72,17 @@ def find(context: Context, choice: Choice) -> tuple[tuple[Finding, ...], tuple[N
     return tuple(sorted(kept, key=_order)), tuple(notes)
 
 
+OF_COLLECTIVES = (
+    "TIE101", "TIE102", "TIE103", "TIE105", "TIE106", "TIE107", "TIE201", "TIE203", "TIE204", "TIE205", "TIE206", "TIE401",
+    "TIE402",
+)  # fmt: skip
+"""The rules on what the ranks of a tie send each other; the others have nothing to do with where ranks part."""
+
+
 def _is_explained(simulated: Finding, findings: Sequence[Finding]) -> bool:
     """Whether a rule has said why ranks part: the same tie (or none is known), in a number of stages that both name."""
     return any(
-        f.code != "TIE501"
-        and f.consequence in ("crash", "hang", "diverge")
+        f.code in OF_COLLECTIVES
         and simulated.key in (None, f.key)
         and (not f.stages or bool({*f.stages} & {*simulated.stages}))
         for f in findings

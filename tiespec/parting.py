@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
+
+End = Literal["hang", "crash", "diverge"]
 
 
 @dataclass(frozen=True)
@@ -14,6 +17,7 @@ class Call:
     Args:
         operation (str): ``broadcast``, ``all_reduce``, ``new_group``, ...
         group (tuple[int, ...]): the ranks of its group.
+        sends (bool): whether the rank is the source of a broadcast.
         number (int): of the group, in the order in which they were made; 0 for that of all ranks. Two groups may have the same
             ranks.
         shape (tuple[int, ...] | None): of the tensor; None where there is none.
@@ -33,6 +37,7 @@ class Call:
     path: str | None = None
     row: int | None = None
     number: int = 0
+    sends: bool = False
 
     def is_in_group_of(self, other: Call) -> bool:
         """Whether both are in one group."""
@@ -49,6 +54,13 @@ class Call:
         if self.operation == "new_group" or self.shape is None or other.shape is None:
             return self.shape == other.shape
         return math.prod(self.shape) == math.prod(other.shape)
+
+    def goes_on(self, other: Call) -> bool:
+        """Whether nothing is raised: they match, or a broadcast sends less than the receiver has (gloo, torch 2.13)."""
+        if self.matches(other) or not self.meets(other) or self.operation != "broadcast" or self.dtype != other.dtype:
+            return self.matches(other)
+        source, receiver = (self, other) if self.sends else (other, self)
+        return not source.sends or math.prod(source.shape or ()) <= math.prod(receiver.shape or ())
 
     def is_of_the_same(self, other: Call) -> bool:
         """Whether they should: the tensors have the same shape and belong together, too, as far as that is known."""
@@ -71,6 +83,7 @@ class Parting:
         first, second (int): the ranks; without data-parallel copies they are the stages.
         calls (tuple[Call | None, Call | None]): what each starts; None for one that has ended.
         deadlock (bool): each group agrees with itself, and the ranks wait for each other across groups.
+        ends (End): what it comes to, later perhaps.
     """
 
     phase: str
@@ -78,6 +91,7 @@ class Parting:
     second: int
     calls: tuple[Call | None, Call | None]
     deadlock: bool = False
+    ends: End = "hang"
 
     @property
     def key(self) -> str | None:

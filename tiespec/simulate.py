@@ -12,7 +12,7 @@ import io
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,13 +22,15 @@ from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 from torch import nn
 
 from tiespec.elsewhere import on_device
-from tiespec.parting import Call, Parting, Trace, first_parting
+from tiespec.parting import Call, End, Parting, Trace, first_parting
 from tiespec.recorder import fake_process_group, replaced
 from tiespec.state import random_state_kept
 from tiespec.usage import Usage
 
 OPERATIONS = ("all_gather", "all_gather_object", "all_reduce", "barrier", "broadcast", "broadcast_object_list", "reduce")
 
+Traces = dict[int, Trace]
+"""By rank."""
 Rows = Mapping[tuple[int, str], int]
 """(layer, path) -> a number that is equal for the parameters of a key that belong together."""
 Build = Callable[[Any], PipelineModule]
@@ -95,8 +97,17 @@ def simulate(grid: Grid, build: Build, usage: Usage, rows: Rows = {}) -> Parting
     for match in (Call.matches, Call.is_of_the_same):
         parted = first_parting(building, "building", match) or first_parting(step, "step", match)
         if parted is not None:
-            return parted
+            return replace(parted, ends=_end(building, step))
     return None
+
+
+def _end(building: Traces, step: Traces) -> End:
+    """What ranks that part come to: where sizes fit they go on, with another parameter than was meant."""
+    parted = first_parting(building, "building", Call.goes_on) or first_parting(step, "step", Call.goes_on)
+    if parted is None:
+        return "diverge"
+    one, two = parted.calls
+    return "crash" if one is not None and two is not None and one.operation != "new_group" and one.meets(two) else "hang"
 
 
 def _stand_for(rank: int, grid: Grid, build: Build, usage: Usage, rows: Rows) -> _Recorder:
@@ -156,7 +167,7 @@ def _recorded(recorder: _Recorder) -> Iterator[None]:
             members = _members(given.get("group"), world)
             if recorder.rank in members:  # for the others torch does nothing
                 tensor = next((a for a in given.values() if isinstance(a, torch.Tensor)), None)
-                recorder.add(_call(name, members, tensor, recorder))
+                recorder.add(replace(_call(name, members, tensor, recorder), sends=given.get("src") == recorder.rank))
                 _answer(name, given, len(members))
             return _Done() if given.get("async_op") else None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
@@ -25,7 +26,7 @@ Found = Parting | str
 """Where ranks part; or why that could not be simulated."""
 
 
-def partings(analysis: Analysis, counts: Sequence[int], partition: str | None) -> dict[int, Found]:
+def partings(analysis: Analysis, counts: Sequence[int], partition: str | None, hidden: bool = False) -> dict[int, Found]:
     """Number of stages -> where its ranks part; counts at which they do not are absent.
 
     Data-parallel copies and tensor-parallel ranks do as their stage does, so one rank stands for each stage.
@@ -34,8 +35,11 @@ def partings(analysis: Analysis, counts: Sequence[int], partition: str | None) -
         analysis (Analysis): the target.
         counts (Sequence[int]): numbers of stages, above 1.
         partition (str | None): DeepSpeed's ``partition_method``; None for the target's own.
+        hidden (bool): whether the reduction of a step finds no gradient on any rank (``DsConfig.hides_gradients``).
     """
     loaded = analysis.loaded
+    if hidden:
+        analysis = replace(analysis, usage=replace(analysis.usage, used=(frozenset(),) * len(analysis.pipeline.layers)))
     if loaded is None or any(layer.unbuilt is not None for layer in analysis.pipeline.layers):
         return {}
     found: dict[int, Found] = {}

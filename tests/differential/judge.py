@@ -24,6 +24,9 @@ BEYOND_REPAIR = {
 """Faults that are not in what the lists say, and end on the patched module as on stock: what cannot be built or run, a method
 that is overridden, a key over two weights, a closure, statistics of each stage's own inputs, a declaration without a key,
 optimizer groups."""
+OF_FAULTS = {("reached through a closure", "diverge"), ("overridden method", "hang")}
+"""The same by fault: TIE301 is repaired where layers hold the Parameter, and a reduction that is overridden may have had no gradient
+with stock (TIE403)."""
 
 
 @dataclass
@@ -49,8 +52,7 @@ class Judged:
     @property
     def repaired(self) -> bool:
         """Whether the patched module trains it right or refuses it."""
-        closure = self.patched == "diverge" and "reached through a closure" in self.model.faults
-        if self.patched in ("ok", "refused") or closure:
+        if self.patched in ("ok", "refused") or any((f, self.patched) in OF_FAULTS for f in self.model.faults):
             return True
         return bool({*self.codes} & {*BEYOND_REPAIR.get(self.patched, ())}) and (
             self.patched != "crash" or self.real == "crash"

@@ -78,7 +78,7 @@ def _overridden(m: Model, random: Random) -> bool:
 @fault("older release")
 def _older(m: Model, random: Random) -> bool:
     """No fault where no name is dotted and there is one key: then it is another healthy pipeline."""
-    if m.stages == 1 or m.head == "live" or m.methods is not None:
+    if m.stages == 1 or m.head == "live" or m.methods is not None or m.keys[0] != m.keys[1]:
         return False
     m.release = OLD
     if random.random() < 0.7:

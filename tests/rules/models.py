@@ -204,6 +204,27 @@ EXAMPLES = (
     ),
     Example(
         "TIE107",
+        "class Transposed(Embedding):\n    def __init__(self):\n        super().__init__()\n        self.word.weight = nn.Parameter(torch.randn(8, 11).t())\n"
+        + _ends('tie(["weight"], None, Transposed)', 'tie(["weight"], logits)'),
+        _ends('tie(["weight"])', 'tie(["weight"], logits)'),
+        "diverge",
+        paths=("word.weight",),
+        options={"deepspeed": "0.16.5"},
+        passing={"deepspeed": "0.16.5"},
+        copies=WORDS,
+        name="transpose at one end, 0.16.5",
+    ),
+    Example(
+        "TIE107",
+        "class Sliced(Embedding):\n    def __init__(self):\n        super().__init__()\n        self.word.weight = nn.Parameter(torch.randn(11, 16)[:, ::2])\n"
+        + _ends('tie(["word.weight"], None, Sliced)', 'tie(["word.weight"], logits, Sliced)'),
+        GOOD,
+        "crash",
+        paths=("word.weight",),
+        name="slice of columns",
+    ),
+    Example(
+        "TIE107",
         "class Turned(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.table = nn.Parameter(torch.randn(11, 8).t())\n"
         "    def forward(self, x):\n        return x @ self.table\n"
         "def layers():\n    return pipeline(LayerSpec(nn.Embedding, 11, 8), LayerSpec(Turned))\n",
@@ -225,6 +246,17 @@ EXAMPLES = (
         options={"stages": 1},
         passing={"stages": 1},
         name="lazy, one stage and no tie",
+    ),
+    Example(
+        "TIE107",
+        "def layers():\n    return pipeline(LayerSpec(nn.Embedding, 11, 8, sparse=True), LayerSpec(nn.Linear, 8, 11))\n",
+        "def layers():\n    return pipeline(LayerSpec(nn.Embedding, 11, 8), LayerSpec(nn.Linear, 8, 11))\n",
+        "crash",
+        key=None,
+        paths=("weight",),
+        options={"ds_config": ZERO1},
+        passing={"ds_config": ZERO1},
+        name="sparse, ZeRO-1 and no tie",
     ),
     Example(
         "TIE108",
@@ -345,6 +377,20 @@ EXAMPLES = (
         real=False,  # whether two processes order a set alike is chance
     ),
     Example(
+        "TIE205",
+        _ends('tie("weight")', "final", "def final(x):\n    return x\n").replace(
+            'return pipeline(tie("weight"), final)',
+            'norm = lambda: tie(["weight", "bias"], None, nn.LayerNorm, 8, key="norm")\n'
+            '    return [tie("weight"), LayerSpec(Block), LayerSpec(Block), norm(), norm(), tie("weight", logits)]',
+        ),
+        _ends('tie("weight")', 'tie("weight", logits)'),
+        "hang",
+        options={"deepspeed": "0.16.5"},
+        passing={"deepspeed": "0.16.5"},
+        real=False,
+        name="of other stages",
+    ),
+    Example(
         "TIE206",
         "class Twice(Block):\n    def forward(self, x):\n        return 2 * super().forward(x)\nNAMES = ['linear.weight', 'linear.bias']\n"
         "def layers():\n    return [LayerSpec(nn.Embedding, 11, 8), tie(NAMES, None, Block, key='block'), tie(NAMES, None, Twice, key='block'), LayerSpec(nn.Linear, 8, 11)]\n",
@@ -448,6 +494,18 @@ EXAMPLES = (
         paths=("word.weight",),
         copies=WORDS,
         name="max_norm",
+    ),
+    Example(
+        "TIE304",
+        "class Bounded(Embedding):\n    def __init__(self):\n        super().__init__()\n        self.word = nn.Embedding(11, 8, max_norm=0.5)\n"
+        + _ends('tie(["word.weight"], None, Bounded)', 'tie(["word.weight"], logits, Bounded)'),
+        GOOD,
+        "wrong-forward",
+        paths=("word.weight",),
+        options={"ds_config": {"zero_optimization": {"stage": 1}}},
+        passing={"ds_config": {"zero_optimization": {"stage": 1}}},
+        real=False,  # tests/verify/test_outcomes.py
+        name="max_norm, ZeRO-1",
     ),
     Example(
         "TIE305",

@@ -140,6 +140,26 @@ def test_the_index_of_the_rules() -> None:
     assert {p.stem for p in (ROOT / "docs" / "rules").glob("TIE*.md")} == set(RULES)
 
 
+BUFFER = """
+class Shifted(Embedding):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("shift", torch.zeros(8))
+    def forward(self, tokens):
+        STEP
+        return super().forward(tokens) + self.shift
+def layers():
+    names = ["word.weight", "shift"]
+    return pipeline(tie(names, None, Shifted), tie(names, logits, Shifted))
+"""
+
+
+def test_a_listed_buffer_is_a_fault_where_it_changes(write: Write) -> None:
+    """The first broadcast makes it equal on all stages, and that is all that one that stays needs (seen on 0.19.8)."""
+    assert checked(write(PARTS + BUFFER.replace("STEP", "pass")), {}).codes == []
+    assert checked(write(PARTS + BUFFER.replace("STEP", "self.shift += 1")), {}).codes == ["TIE102", "TIE304"]
+
+
 def test_a_shared_buffer_that_changes_is_an_undeclared_tie(write: Write) -> None:
     source = (
         "def layers():\n    norm = nn.BatchNorm1d(6, affine=False)\n"

@@ -14,7 +14,7 @@ from tiespec.report.verification import verification_text
 from tiespec.verification.outcome import Verification
 
 Write = Callable[..., str]
-INTENT = [example for example in EXAMPLES if example.code in ("TIE305", "TIE306", "TIE307", "TIE308")]
+INTENT = [example for example in EXAMPLES if example.code in ("TIE304", "TIE305", "TIE306", "TIE307", "TIE308")]
 SET = """
 class Scaled(Embedding):
     def __init__(self):

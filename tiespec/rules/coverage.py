@@ -243,7 +243,8 @@ def untied_buffer(context: Context) -> Findings:
 
     Running statistics (`nn.BatchNorm1d`) and counters are updated in every stage from what that stage sees. DeepSpeed reduces
     gradients, and buffers have none; to list one does not help (TIE102). `nn.Embedding(max_norm=...)` scales the rows that it
-    looks up, in the stage that looks them up (seen on 0.19.8).
+    looks up, in the stage that looks them up; with ZeRO-1 or in bf16 each step puts the optimizer's values back, and the stages
+    compute with different ones until then (seen on 0.19.8).
 
     Fails:
 
@@ -253,6 +254,7 @@ def untied_buffer(context: Context) -> Findings:
 
     Right: a norm without running statistics (`nn.LayerNorm`), or the norm in a layer of its own.
     """
+    config = context.settings.config
     for tie in context.ties:
         counts = tuple(c.stages for c in context.spread(tie))
         changed: dict[str, list[int]] = {}
@@ -260,17 +262,21 @@ def untied_buffer(context: Context) -> Findings:
             if index in tie.layers:
                 changed.setdefault(path, []).append(index)
         for path, layers in changed.items() if counts else ():
+            is_buffer = context.pipeline.layers[layers[0]].parameter(path).is_buffer
+            restored = not is_buffer and config.keeps_weights
+            then = f'the stages compute with different values of "{path}"' if restored else f'the copies of "{path}"'
             yield Found(
-                f'{_what(context, layers[0], path)} at {layers_said(layers)}: with {counts_said(counts)} the copies of "{path}" of '
-                f'key "{tie.key}" drift apart',
+                f'{_what(context, layers[0], path)} at {layers_said(layers)}: with {counts_said(counts)} {then} of key "{tie.key}"'
+                + ("" if restored else " drift apart"),
                 "use a norm without running statistics, or move it into a layer of its own"
-                if context.pipeline.layers[layers[0]].parameter(path).is_buffer
+                if is_buffer
                 else "do it after the optimizer's step, on every stage: an embedding without max_norm",
                 key=tie.key,
                 layer=layers[0],
                 path=path,
                 places=tuple(Place(i, f"{path} is updated in forward", path) for i in layers),
                 stages=counts,
+                consequence="wrong-forward" if restored else "diverge",
             )
 
 

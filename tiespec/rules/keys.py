@@ -11,6 +11,7 @@ from tiespec.pipeline import Layer, Tie
 from tiespec.rules.catalogue import Found, Place, Undecided, rule
 from tiespec.rules.context import (
     Context,
+    Cut,
     counts_said,
     layers_said,
     listed_paths,
@@ -98,12 +99,20 @@ def _are_frozen(layers: Sequence[Layer]) -> bool:
     return bool(listed) and not any(parameter.requires_grad for parameter in listed)
 
 
+def _meeting(context: Context, cut: Cut) -> list[Tie]:
+    """The keys whose order counts: a group is made for each by all ranks, and used where a key is in several stages."""
+    stages = {tie.key: {s.stage for s in shards(tie, cut)} for tie in context.ties}
+    first = next(iter(stages.values()), set())
+    alone = all(held == first for held in stages.values()) and len(first) < 2
+    return [] if alone or len(stages) < 2 else list(context.ties)
+
+
 @rule("TIE205", "unstable-key-order", "error", "hang")
 def unstable_key_order(context: Context) -> Findings:
     """Two or more keys, and a DeepSpeed that visits them in no fixed order.
 
-    Releases before 0.16.6 walk over a set of the keys, whose order differs from process to process (PYTHONHASHSEED). Ranks
-    that share two keys reduce them in different orders. Which parameters meet is a matter of chance: a hang, an abort of a rank
+    Releases before 0.16.6 walk over a set of the keys, whose order differs from process to process (PYTHONHASHSEED). All ranks
+    make a process group for each key, in that order, also for keys of other stages; and reduce in it. Which parameters meet is a matter of chance: a hang, an abort of a rank
     where their sizes differ, or a mix of parameters of equal size. PR #7208 sorts them.
 
     Fails:
@@ -116,16 +125,12 @@ def unstable_key_order(context: Context) -> Findings:
     if context.settings.deepspeed >= SORTED_SINCE:
         return
     for cut in context.cuts:
-        held: dict[int, list[Tie]] = {}
-        for tie in context.ties:
-            for shard in shards(tie, cut) if len(shards(tie, cut)) > 1 else ():
-                held.setdefault(shard.stage, []).append(tie)
-        several = next((ties for ties in held.values() if len(ties) > 1), None)
-        if several is not None:
+        several = _meeting(context, cut) if cut.stages > 1 else []
+        if several:
             keys = " and ".join(f'"{t.key}"' for t in several)
             yield Found(
-                f"the keys {keys} are in the same stages, and DeepSpeed {context.settings.deepspeed} visits keys in another order on "
-                f"every rank: with {cut.stages} stages the ranks wait for each other",
+                f"there are the keys {keys}, and DeepSpeed {context.settings.deepspeed} visits keys in another order on every rank: "
+                f"with {counts_said((cut.stages,))} the ranks wait for each other",
                 f"use DeepSpeed {SORTED_SINCE} or newer, or set PYTHONHASHSEED=0 on every rank",
                 key=several[0].key,
                 layer=several[0].layers[0],

@@ -24,6 +24,8 @@ from tiespec.verdict import Consequence
 Findings = Iterator[Found | Undecided]
 
 LISTS_SINCE = Version("0.11.2")
+BYTES_SINCE = Version("0.19.8")
+"""The release from which the engine broadcasts every parameter as bytes, which one that is permuted cannot be."""
 
 
 _READ = {
@@ -122,10 +124,11 @@ def unsupported_parameter(context: Context) -> Findings:
     - A sparse gradient (`nn.Embedding(sparse=True)`) at one layer and a dense one at another: the ranks wait for each other
       (hang, seen on 0.19.8 with gloo); where DeepSpeed's BF16_Optimizer runs, it raises before (crash, seen on 0.19.8).
     - A lazy module (`nn.LazyLinear`) has no tensor when the first broadcast comes: it raises.
-    - A Parameter that is not contiguous (a transpose, a slice of columns): the collective refuses it.
+    - A Parameter that is a slice of columns: the collective refuses it. One that is a transpose: DeepSpeed 0.19.8 refuses it, older
+      releases broadcast its memory as it is, so that its values are in other places where the other layer's is no transpose.
 
     A lazy module and a transpose raise without a tie and with one stage, too: DeepSpeed broadcasts every parameter, as bytes,
-    when the engine is made (seen on 0.19.8).
+    when the engine is made. So does a sparse gradient with ZeRO-1 or in bf16, which flatten gradients (seen on 0.19.8).
 
     Fails:
 
@@ -156,20 +159,26 @@ def unsupported_parameter(context: Context) -> Findings:
 
 
 def _refused_by_the_engine(context: Context) -> Findings:
-    """What the broadcast of all parameters to the data-parallel copies refuses, where no tie has been refused before."""
+    """What the broadcast of all parameters to the data-parallel copies refuses, or the optimizer, where no tie was refused before."""
+    flattened = context.settings.config.keeps_weights
     tied = {i for tie in context.ties if context.spread(tie) for i in tie.layers}
     for layer in context.pipeline.layers:
         for p in layer.parameters:
             listed = layer.index in tied and p.path in listed_paths(layer)
-            what = "is a lazy parameter" if p.shape is None else "is not contiguous"
-            if not p.is_buffer and not listed and (p.shape is None or _is_permuted(p)):
-                yield Found(
-                    f'"{p.path}" of {layers_said([layer.index])} {what}: DeepSpeed broadcasts every parameter when the engine is '
-                    "made, and raises",
-                    _WHOLE if p.shape is not None else _SIZED,
-                    layer=layer.index,
-                    path=p.path,
-                )
+            sparse = flattened and (layer.index, p.path) in context.usage.sparse
+            trouble = None if p.is_buffer or listed else _anywhere(p, context.settings.deepspeed >= BYTES_SINCE, sparse)
+            if trouble is not None:
+                what, remedy = trouble
+                yield Found(f'"{p.path}" of {layers_said([layer.index])} {what}', remedy, layer=layer.index, path=p.path)
+
+
+def _anywhere(parameter: Parameter, permuted: bool, sparse: bool) -> tuple[str, str] | None:
+    """What is wrong with a parameter without a tie, and the remedy."""
+    if parameter.shape is None:
+        return f"is a lazy parameter: {_BROADCAST}", _SIZED
+    if permuted and _is_permuted(parameter):
+        return f"is not contiguous: {_BROADCAST}", _WHOLE
+    return (f"gets a sparse gradient: {_FLAT}", _DENSE) if sparse else None
 
 
 def _is_permuted(parameter: Parameter) -> bool:
@@ -185,6 +194,9 @@ def _is_permuted(parameter: Parameter) -> bool:
     return True
 
 
+_BROADCAST = "DeepSpeed broadcasts every parameter when the engine is made, and raises"
+_SCATTERED = "has its values in another order in memory than at another layer: the first broadcast puts them in other places"
+_FLAT, _DENSE = "DeepSpeed's optimizer cannot flatten it", "build it with sparse=False"
 _WHOLE, _SIZED = "make it a Parameter of its own: .contiguous()", "give its sizes: no Lazy module"
 
 
@@ -195,13 +207,24 @@ def _trouble(context: Context, layer: Layer, path: str) -> tuple[str, Consequenc
         if not is_ordered(layer) and config.precision == "fp32" and config.zero_stage == 0:
             return None  # nothing is reduced, as TIE105 says
         if config.uses_bf16_optimizer or config.hides_gradients or not is_ordered(layer):
-            return "gets a sparse gradient: DeepSpeed's optimizer cannot flatten it", "crash", "build it with sparse=False"
-        return "gets a sparse gradient: the ranks wait for each other in its reduction", "hang", "build it with sparse=False"
+            return f"gets a sparse gradient: {_FLAT}", "crash", _DENSE
+        return "gets a sparse gradient: the ranks wait for each other in its reduction", "hang", _DENSE
     if parameter.shape is None:
         return "is a lazy parameter: it has no tensor when the first broadcast comes", "crash", _SIZED
-    if not parameter.contiguous:
-        return "is not contiguous: the first broadcast refuses it", "crash", _WHOLE
-    return None
+    if parameter.contiguous:
+        return None
+    if not _is_permuted(parameter):
+        return "has gaps: the first broadcast refuses it", "crash", _WHOLE
+    if context.settings.deepspeed >= BYTES_SINCE:
+        return f"is not contiguous: {_BROADCAST}", "crash", _WHOLE
+    return None if _laid_out_alike(context, layer, path) else (_SCATTERED, "diverge", _WHOLE)
+
+
+def _laid_out_alike(context: Context, layer: Layer, path: str) -> bool:
+    """Whether the parameters that are paired with one have their values in the same order in memory."""
+    at = listed_paths(layer).index(path)
+    lists = [(y, listed_paths(y)) for y in context.pipeline.layers if y.key == layer.key and y.unbuilt is None]
+    return len({y.parameter(paths[at]).stride for y, paths in lists if at < len(paths)}) == 1
 
 
 @rule("TIE108", "unknown-argument", "error", "crash")

@@ -102,7 +102,8 @@ def not_a_parameter(context: Context) -> Findings:
 
     A module, a method or None makes the first broadcast raise. A tensor that is computed at each read (a property that
     returns `self.weight.t()`) is broadcast and reduced, and then thrown away: training goes on and the copies differ; where
-    DeepSpeed's BF16_Optimizer runs, the first step raises. So it is with a buffer, which gets no gradient. A property, or a second registration, that returns a real Parameter is fine.
+    DeepSpeed's BF16_Optimizer runs, the first step raises. So it is with a buffer that a forward pass changes: it gets no gradient.
+    A property, or a second registration, that returns a real Parameter is fine.
 
     Fails:
 
@@ -119,6 +120,8 @@ def not_a_parameter(context: Context) -> Findings:
         if not counts or not wrong:
             continue
         layer, listed = wrong[0]
+        if all(_stays(context, y, n) for y, n in wrong):
+            continue
         what = "a buffer" if listed.kind == "tensor" and listed.path else _WHAT[listed.kind]
         is_tensor = listed.kind in ("tensor", "parameter")
         consequence, then = _then(is_tensor, context.settings.config.uses_bf16_optimizer, _trains_together(context, key))
@@ -133,6 +136,16 @@ def not_a_parameter(context: Context) -> Findings:
             stages=counts,
             consequence=consequence,
         )
+
+
+def _stays(context: Context, layer: Layer, listed: ListedName) -> bool:
+    """Whether a name means a buffer that the first broadcast makes equal, and that nothing changes afterwards."""
+    is_buffer = listed.kind == "tensor" and listed.path is not None
+    return (
+        is_buffer
+        and not context.settings.config.uses_bf16_optimizer
+        and (layer.index, listed.path) not in context.usage.changed
+    )
 
 
 def _trains_together(context: Context, key: str) -> bool:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tiespec.parting import Parting
+from tiespec.parting import End, Parting
 from tiespec.rules.catalogue import Found, Place, Undecided, rule
 from tiespec.rules.context import Context, Cut, counts_said, layers_said, shards
-from tiespec.verdict import Consequence
 
 Findings = Iterator[Found | Undecided]
 
@@ -38,27 +37,23 @@ def collective_mismatch(context: Context) -> Findings:
             continue
         found.setdefault(f"{parted.key} {parted.phase}", (parted, []))[1].append(stages)
     for parted, counts in found.values():
-        consequence, then = _of_meeting(parted)
         call = next((c for c in parted.calls if c is not None and c.key is not None), None)
         yield Found(
-            f"with {counts_said(counts)}, {parted}: {then}",
+            f"with {counts_said(counts)}, {parted}: {_THEN[parted.ends]}",
             "make every rank of the group call the same collectives in the same order",
             key=parted.key,
             layer=call.layer if call else None,
             path=call.path if call else None,
             stages=tuple(counts),
-            consequence=consequence,
+            consequence=parted.ends,
         )
 
 
-def _of_meeting(parted: Parting) -> tuple[Consequence, str]:
-    """What happens where two ranks part (seen with gloo, as in ``agreement._of_other_lists``)."""
-    one, two = parted.calls
-    if one is None or two is None or one.operation == "new_group" or not one.meets(two):
-        return "hang", "they wait for each other"
-    if not one.matches(two):
-        return "crash", "a rank is aborted"
-    return "diverge", "two parameters are mixed"
+_THEN: dict[End, str] = {
+    "hang": "they wait for each other",
+    "crash": "a rank is aborted where tensors of other sizes meet",
+    "diverge": "two parameters are mixed",
+}
 
 
 @rule("TIE502", "impossible-topology", "error", "crash")
