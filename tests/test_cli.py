@@ -241,10 +241,12 @@ def test_an_output_that_knows_ascii_only(write: Write) -> None:
     file = write(HEAD + "layers = [nn.Linear(2, 2), nn.Linear(2, 2)]", "modèle.py")
     done = tiespec("check", file, PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, "")
-    assert r"mod\xe8le.py" in done.stdout
+    assert r"mod\u00e8le.py" in done.stdout
+    told = tiespec("check", file, "--format", "json", PYTHONIOENCODING="ascii")
+    assert json.loads(told.stdout)["target"].startswith(file)
     wrong = tiespec("check", file.replace("modèle", "modèles"), PYTHONIOENCODING="ascii")
     assert wrong.returncode == 2
-    assert r"mod\xe8les.py" in wrong.stderr
+    assert r"mod\u00e8les.py" in wrong.stderr
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -39,6 +39,12 @@ def test_groups_are_counted_as_deepspeed_counts_them(function: str, codes: list[
     assert checked(file, {"stages": 2, "param_groups": f"{file}:{function}"}).codes == []
 
 
+def test_what_is_no_group_is_said(write: Write) -> None:
+    file = write(PARTS + FUNCTIONS + 'def wrong(module):\n    return [{"lr": 1.0}]\n')
+    report = checked(file, {"ds_config": ZERO1, "param_groups": f"{file}:wrong"})
+    assert "no parameter groups" in report.notes[0].message
+
+
 def test_a_function_that_fails_for_a_stage_is_a_note(write: Write) -> None:
     file = write(PARTS + FUNCTIONS)
     report = checked(file, {"ds_config": ZERO1, "stages": 2, "param_groups": f"{file}:of_the_first"})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import io
+import json
 import sys
 from typing import Annotated, NoReturn
 
@@ -43,7 +45,7 @@ def main() -> NoReturn:
     """Run the command line; every way out has one of the documented statuses. Typer itself ends usage errors with 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal or a log may know ASCII only; a model's names need not
+            stream.reconfigure(errors=_escaped.__name__)  # a terminal or a log may know ASCII only; a model's names need not
     try:
         app()
     except TiespecError as error:
@@ -57,6 +59,16 @@ def main() -> NoReturn:
             raise
         status = _say_error(f"internal error: {type(error).__name__}: {error}", INTERNAL_HELP)
     sys.exit(status)
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    r"""What a stream cannot write, as ``\\u00e8``, which JSON and Python read."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+codecs.register_error(_escaped.__name__, _escaped)
 
 
 def _say_error(message: str, help: str) -> int:

@@ -83,6 +83,7 @@ def _is_explained(simulated: Finding, findings: Sequence[Finding]) -> bool:
     """Whether a rule has said why ranks part: the same tie (or none is known), in a number of stages that both name."""
     return any(
         f.code in OF_COLLECTIVES
+        and f.key is not None
         and simulated.key in (None, f.key)
         and (not f.stages or bool({*f.stages} & {*simulated.stages}))
         for f in findings

@@ -74,7 +74,10 @@ def _stage(pipeline: Pipeline, live: Sequence[LiveLayer], held: Iterable[int]) -
 def _groups(module: nn.Module, function: Function) -> list[Any]:
     with guest("calling the --param-groups function"):
         groups = list(function(module))
-        return [{**g, "params": list(g["params"])} if isinstance(g, dict) and _is_many(g.get("params")) else g for g in groups]
+        made = [{**g, "params": list(g["params"])} if isinstance(g, dict) and _is_many(g.get("params")) else g for g in groups]
+    if any(not isinstance(g, nn.Parameter) and not (isinstance(g, dict) and "params" in g) for g in made):
+        raise TargetError("the --param-groups function returned no parameter groups", "return a list of dicts with 'params'")
+    return made
 
 
 def _is_many(parameters: Any) -> bool:

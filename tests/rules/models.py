@@ -365,6 +365,21 @@ EXAMPLES = (
         name="wider dtype, bf16",
     ),
     Example(
+        "TIE204",
+        "class Step(nn.Module):\n    def __init__(self, rows):\n        super().__init__()\n        self.weight = nn.Parameter(torch.randn(rows, 32 // rows))\n"
+        "    def forward(self, x):\n        return x + self.weight.sum()\n"
+        "def layers():\n    step = lambda rows: tie('weight', None, Step, rows)\n"
+        "    return [LayerSpec(nn.Embedding, 11, 8), step(4), LayerSpec(Block), step(8), LayerSpec(nn.Linear, 8, 11)]\n",
+        "class Step(nn.Module):\n    def __init__(self, rows):\n        super().__init__()\n        self.weight = nn.Parameter(torch.randn(rows, 32 // rows))\n"
+        "    def forward(self, x):\n        return x + self.weight.sum()\n"
+        "def layers():\n    step = lambda rows: tie('weight', None, Step, rows)\n"
+        "    return [LayerSpec(nn.Embedding, 11, 8), step(4), LayerSpec(Block), step(4), LayerSpec(nn.Linear, 8, 11)]\n",
+        "diverge",
+        paths=("weight",),
+        copies=((1, "weight"), (3, "weight")),
+        name="another shape of the same size",
+    ),
+    Example(
         "TIE205",
         _ends('tie("weight")', "final", "def final(x):\n    return x\n").replace(
             'return pipeline(tie("weight"), final)',

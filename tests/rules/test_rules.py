@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.distributed import order_differs, run, same
 from tests.helpers import CASES, ROOT, tiespec
 from tests.rules.models import EXAMPLES, PARTS, Example
 from tiespec.checking import Options, check_target
@@ -140,6 +142,52 @@ def test_the_index_of_the_rules() -> None:
     assert {p.stem for p in (ROOT / "docs" / "rules").glob("TIE*.md")} == set(RULES)
 
 
+PERMUTED = """
+class Permuted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 3, 6).permute(1, 0, 2))
+    def forward(self, x):
+        return x + self.weight.sum()
+def layers():
+    step = lambda: tie("weight", None, Permuted)
+    return [LayerSpec(nn.Embedding, 11, 8), step(), LayerSpec(Block), step(), LayerSpec(nn.Linear, 8, 11)]
+"""
+
+
+def test_a_permuted_parameter_whose_last_dimension_is_innermost_is_taken(write: Write) -> None:
+    """gloo takes a tensor without gaps, and a view as bytes asks for the last dimension alone (seen on 0.19.8)."""
+    file = write(PARTS + PERMUTED)
+    assert checked(file, {}).codes == []
+    seen = run(Path(file), "layers")
+    assert (seen.outcome, same(seen.copies([1, 3], "weight"))) == ("ok", True)
+
+
+def test_what_is_in_one_stage_needs_no_order(write: Write) -> None:
+    """A set, and keys on a release that walks over a set of them."""
+    names = '{"linear.weight", "linear.bias"}'
+    block = f"tie({names}, None, Block, key='a')"
+    rows = (
+        f"[LayerSpec(nn.Embedding, 11, 8), {block}, {block}, LayerSpec(Block), LayerSpec(Block), LayerSpec(nn.Linear, 8, 11)]"
+    )
+    file = write(PARTS + f"def layers():\n    return {rows}\n")
+    assert checked(file, {}).codes == []
+    assert checked(file, {"partition": "type:Embedding|Linear"}).codes == []
+    flat = "tie('matrix', None, Flat, key={!r})"
+    keys = f"[LayerSpec(nn.Embedding, 11, 8), {flat.format('a')}, {flat.format('a')}, {flat.format('b')}, {flat.format('b')}, LayerSpec(nn.Linear, 8, 11)]"
+    source = f"class Flat(Block):\n    matrix = property(lambda self: self.linear.weight)\ndef layers():\n    return {keys}\n"
+    assert checked(write(PARTS + source), {"deepspeed": "0.16.5"}).codes == []
+    seeds = order_differs(["a", "b"])
+    assert run(Path(write(PARTS + source)), "layers", release="0.16.5", hash_seeds=seeds).outcome == "ok"
+
+
+def test_a_frozen_embedding_with_max_norm_is_put_back_by_no_optimizer(write: Write) -> None:
+    example = next(e for e in EXAMPLES if e.id == "TIE304 max_norm, ZeRO-1")
+    frozen = example.fails.replace("max_norm=0.5)\n", "max_norm=0.5)\n        self.word.weight.requires_grad_(False)\n")
+    report = checked(write(PARTS + frozen), example.options)
+    assert [(f.code, f.consequence) for f in report.findings] == [("TIE304", "diverge")], shown(report)
+
+
 BUFFER = """
 class Shifted(Embedding):
     def __init__(self):
@@ -154,10 +202,22 @@ def layers():
 """
 
 
+WORDS = """
+class Words(nn.Embedding):
+    def forward(self, tokens):
+        raise ValueError("no input that is made up")
+"""
+
+
 def test_a_listed_buffer_is_a_fault_where_it_changes(write: Write) -> None:
     """The first broadcast makes it equal on all stages, and that is all that one that stays needs (seen on 0.19.8)."""
     assert checked(write(PARTS + BUFFER.replace("STEP", "pass")), {}).codes == []
-    assert checked(write(PARTS + BUFFER.replace("STEP", "self.shift += 1")), {}).codes == ["TIE102", "TIE304"]
+    changing = PARTS + BUFFER.replace("STEP", "self.shift += 1")
+    assert checked(write(changing), {}).codes == ["TIE102", "TIE304"]
+    unknown = checked(
+        write(changing.replace("def example_inputs", "def no_inputs").replace("nn.Embedding(", "Words(") + WORDS), {}
+    )
+    assert "TIE102" in [note.code for note in unknown.notes], shown(unknown)
 
 
 def test_a_shared_buffer_that_changes_is_an_undeclared_tie(write: Write) -> None:

@@ -9,6 +9,7 @@ from torch import nn
 
 from tests.rules.models import PARTS
 from tests.verification import verified
+from tiespec.verification.compare import largest
 from tiespec.verification.reference import _Layer, _share
 from tiespec.verification.strays import outside, untrained
 from tiespec.verification.task import Plan
@@ -66,6 +67,15 @@ def test_a_gradient_from_the_import_is_none_from_training(write: Write) -> None:
     assert (found["outcome"], found["untrained"]) == ("wrong-gradient", []), found
     cleared = SMOKE.replace("UNUSED", "MODEL.zero_grad()\nUNUSED")
     assert verified(f"{write(PARTS + cleared)}:layers", stages=2)["verify"]["outcome"] == "ok"
+
+
+def test_the_largest_difference() -> None:
+    nan, inf = float("nan"), float("inf")
+    assert largest(torch.tensor([1.0, nan, inf]), torch.tensor([1.0, nan, inf])) == 0
+    assert largest(torch.tensor([1.0, nan]), torch.tensor([1.5, nan])) == 0.5
+    assert largest(torch.tensor([nan]), torch.tensor([1.0])) == inf
+    assert largest(torch.ones(2), torch.ones(3)) == inf
+    assert largest(torch.ones(0), torch.ones(0)) == 0
 
 
 def test_rows_and_declared_ties_that_meet_are_one() -> None:

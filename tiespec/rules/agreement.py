@@ -153,7 +153,9 @@ def mismatched_parameters(context: Context) -> Findings:
                     if difference is not None and p is not None and _strikes(difference[1], first, other):
                         found.setdefault((p, other.index), ([], *difference))[0].append(cut.stages)
         for (path, index), (counts, text, consequence) in found.items():
-            then = "the first broadcast of the tie " + ("fails" if consequence == "crash" else "fills it in part")
+            then = "tensors of other sizes or types meet in a collective"
+            if consequence != "crash":
+                then = "the first broadcast fills it with other values than were sent"
             if consequence == "hang":  # that is of one frozen layer: what its rank does not reduce, the other does
                 consequence, then = effect_of_missing(context, tie, tuple(counts))
             yield Found(
@@ -188,16 +190,22 @@ def _difference(a: Layer, p: str | None, b: Layer, q: str | None, config: DsConf
 
 
 def _of_other_shapes(sent: Parameter, received: Parameter) -> Consequence:
-    """gloo's broadcast takes a smaller tensor (see ``_of_other_lists``); then the reduction meets it, unless one is frozen."""
-    if sent.numel >= received.numel or (sent.requires_grad and received.requires_grad):
+    """gloo's broadcast takes a smaller tensor (see ``_of_other_lists``); then the reduction meets it, unless one is frozen.
+
+    With equal sizes both go on, and the values are in other places.
+    """
+    trained = sent.requires_grad and received.requires_grad
+    if sent.numel > received.numel or (trained and sent.numel != received.numel):
         return "crash"
+    if trained:
+        return "diverge"
     return "hang" if sent.requires_grad or received.requires_grad else "wrong-forward"
 
 
 def _of_other_types(sent: Parameter, received: Parameter, config: DsConfig) -> Consequence:
     """gloo's broadcast takes the bytes of a smaller type; a config of lower precision makes both one type before they are reduced."""
     trained = sent.requires_grad or received.requires_grad
-    if sent.nbytes > received.nbytes or (trained and config.precision == "fp32"):
+    if sent.nbytes > received.nbytes or (trained and config.precision == "fp32" and sent.nbytes != received.nbytes):
         return "crash"
     return "diverge" if trained else "wrong-forward"
 

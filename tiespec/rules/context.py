@@ -189,6 +189,8 @@ def is_ordered(layer: Layer) -> bool:
     return layer.listed_as in ORDERED or (layer.listed_as in UNORDERED and len(layer.listed) < 2)
 
 
+INPUT_HELP = "pass --input, or define example_inputs() beside the layers"
+
 ORDERED = ("list", "tuple", "str", "dict", "dict_keys", "dict_values", "deque", "ListConfig")
 UNORDERED = ("set", "frozenset")
 READ_ONCE = ("generator", "map", "filter", "zip", "list_iterator", "tuple_iterator")

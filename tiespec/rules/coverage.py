@@ -9,6 +9,7 @@ from tiespec.pipeline import Layer, Parameter, Tie
 from tiespec.resume import lost_on_resume
 from tiespec.rules.catalogue import Found, Place, Undecided, rule
 from tiespec.rules.context import (
+    INPUT_HELP,
     Context,
     Cut,
     Shard,
@@ -23,8 +24,6 @@ from tiespec.sharing import shared_between_layers
 from tiespec.stages import stage_of
 
 Findings = Iterator[Found | Undecided]
-
-INPUT_HELP = "pass --input, or define example_inputs() beside the layers"
 
 
 def _parted(context: Context, layers: list[int]) -> tuple[int, ...]:
@@ -262,8 +261,8 @@ def untied_buffer(context: Context) -> Findings:
             if index in tie.layers:
                 changed.setdefault(path, []).append(index)
         for path, layers in changed.items() if counts else ():
-            is_buffer = context.pipeline.layers[layers[0]].parameter(path).is_buffer
-            restored = not is_buffer and config.keeps_weights
+            parameter = context.pipeline.layers[layers[0]].parameter(path)
+            is_buffer, restored = parameter.is_buffer, parameter.requires_grad and config.keeps_weights
             then = f'the stages compute with different values of "{path}"' if restored else f'the copies of "{path}"'
             yield Found(
                 f'{_what(context, layers[0], path)} at {layers_said(layers)}: with {counts_said(counts)} {then} of key "{tie.key}"'

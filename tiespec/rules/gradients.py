@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from tiespec.pipeline import Layer, Tie
 from tiespec.rules.catalogue import Found, Place, Undecided, rule
 from tiespec.rules.context import (
+    INPUT_HELP,
     Context,
     Shard,
     counts_said,
@@ -15,7 +16,6 @@ from tiespec.rules.context import (
     listed_paths,
     positions,
 )
-from tiespec.rules.coverage import INPUT_HELP
 from tiespec.rules.reductions import SKIPS_NONE_SINCE, aligned, effect_of_missing
 
 Findings = Iterator[Found | Undecided]

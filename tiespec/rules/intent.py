@@ -123,9 +123,10 @@ def _uneven_groups(context: Context) -> Findings:
         if other is not None:
             uneven[stages] = (0, counts[0]), (other, counts[other])
     if uneven:
-        (one, first), (two, second) = next(iter(uneven.values()))
+        fewest, ((one, first), (two, second)) = next(iter(uneven.items()))
+        others = f" (so it is with {counts_said(tuple(uneven)[1:])})" if len(uneven) > 1 else ""
         yield Found(
-            f"with {counts_said(tuple(uneven))} the optimizer has {first} groups in stage {one} and {second} in stage {two}; with "
+            f"with {counts_said((fewest,))} the optimizer has {first} groups in stage {one} and {second} in stage {two}{others}; with "
             "ZeRO-1 each group is a collective of all stages, and they wait for each other",
             "make as many groups for every stage, none of them empty",
             stages=tuple(uneven),

@@ -101,10 +101,8 @@ def _are_frozen(layers: Sequence[Layer]) -> bool:
 
 def _meeting(context: Context, cut: Cut) -> list[Tie]:
     """The keys whose order counts: a group is made for each by all ranks, and used where a key is in several stages."""
-    stages = {tie.key: {s.stage for s in shards(tie, cut)} for tie in context.ties}
-    first = next(iter(stages.values()), set())
-    alone = all(held == first for held in stages.values()) and len(first) < 2
-    return [] if alone or len(stages) < 2 else list(context.ties)
+    spread = any(len(shards(tie, cut)) > 1 for tie in context.ties)  # a group of one rank waits for nobody
+    return list(context.ties) if spread and len(context.ties) > 1 else []
 
 
 @rule("TIE205", "unstable-key-order", "error", "hang")

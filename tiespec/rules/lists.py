@@ -56,16 +56,23 @@ def unordered_paths(context: Context) -> Findings:
 
         TiedLayerSpec("embed", Embedding, tied_weight_attr=["word.weight", "norm.weight"])
     """
-    counts = context.parallel()
     for tie in context.ties:
         wrong = [layer for layer in context.layers(tie) if not is_ordered(layer) and layer.listed_as not in ORDERED]
+        raises = any(layer.listed_as not in _READ for layer in wrong)
+        counts = context.parallel() if raises else tuple(cut.stages for cut in context.spread(tie))
         if not wrong or not counts or all(_only_broadcast(layer) for layer in wrong):
             continue
         layer, kind = wrong[0], wrong[0].listed_as or "None"
         why = _READ.get(kind, "DeepSpeed raises when it reads names from it")
         consequence: Consequence = "diverge" if kind in _READ else "crash"
-        if kind in UNORDERED and len({layer.parameter(path).numel for path in listed_paths(layer)}) > 1:
+        listed = [layer.parameter(path) for path in listed_paths(layer)] if kind in UNORDERED else []
+        if len({parameter.numel for parameter in listed}) > 1:
             consequence, why = "crash", f"{_READ[kind]}, and a rank is aborted where two of other sizes meet"
+        elif listed and not any(parameter.requires_grad for parameter in listed):
+            consequence, why = (
+                "wrong-forward",
+                "its order differs from process to process, so the ranks get each other's values",
+            )
         if kind in READ_ONCE and any(is_ordered(y) for y in context.layers(tie)):
             consequence, why = "hang", "it is empty after the first read, and the ranks with a list wait for the others"
         names = sorted(n.text for n in layer.listed)
@@ -176,17 +183,21 @@ def _anywhere(parameter: Parameter, permuted: bool, sparse: bool) -> tuple[str, 
     """What is wrong with a parameter without a tie, and the remedy."""
     if parameter.shape is None:
         return f"is a lazy parameter: {_BROADCAST}", _SIZED
-    if permuted and _is_permuted(parameter):
+    if permuted and _is_dense(parameter) and not _ends_innermost(parameter):
         return f"is not contiguous: {_BROADCAST}", _WHOLE
     return (f"gets a sparse gradient: {_FLAT}", _DENSE) if sparse else None
 
 
-def _is_permuted(parameter: Parameter) -> bool:
-    """Whether a tensor has no gaps and its last dimension is not the innermost: one with gaps loses them when it is cast or moved."""
+def _ends_innermost(parameter: Parameter) -> bool:
+    """Whether neighbours in the last dimension are neighbours in memory, as a view as bytes wants it."""
+    shape = parameter.shape or (1,)
+    return shape[-1] < 2 or parameter.stride[-1] * parameter.numel == parameter.nbytes
+
+
+def _is_dense(parameter: Parameter) -> bool:
+    """Whether a tensor has no gaps, in whichever order its dimensions are: one with gaps loses them when it is cast or moved."""
     sizes = [(step, size) for step, size in zip(parameter.stride, parameter.shape or (), strict=True) if size > 1]
     expected = parameter.nbytes // max(1, parameter.numel)
-    if not sizes or sizes[-1][0] == expected:
-        return False
     for step, size in sorted(sizes):
         if step != expected:
             return False
@@ -203,19 +214,19 @@ _WHOLE, _SIZED = "make it a Parameter of its own: .contiguous()", "give its size
 def _trouble(context: Context, layer: Layer, path: str) -> tuple[str, Consequence, str] | None:
     parameter = layer.parameter(path)
     if (layer.index, path) in context.usage.sparse:
-        config = context.settings.config
-        if not is_ordered(layer) and config.precision == "fp32" and config.zero_stage == 0:
+        config, once = context.settings.config, layer.listed_as in READ_ONCE
+        if once and not config.keeps_weights:
             return None  # nothing is reduced, as TIE105 says
-        if config.uses_bf16_optimizer or config.hides_gradients or not is_ordered(layer):
+        if config.uses_bf16_optimizer or config.hides_gradients or once:
             return f"gets a sparse gradient: {_FLAT}", "crash", _DENSE
         return "gets a sparse gradient: the ranks wait for each other in its reduction", "hang", _DENSE
     if parameter.shape is None:
         return "is a lazy parameter: it has no tensor when the first broadcast comes", "crash", _SIZED
     if parameter.contiguous:
         return None
-    if not _is_permuted(parameter):
+    if not _is_dense(parameter):
         return "has gaps: the first broadcast refuses it", "crash", _WHOLE
-    if context.settings.deepspeed >= BYTES_SINCE:
+    if context.settings.deepspeed >= BYTES_SINCE and not _ends_innermost(parameter):
         return f"is not contiguous: {_BROADCAST}", "crash", _WHOLE
     return None if _laid_out_alike(context, layer, path) else (_SCATTERED, "diverge", _WHOLE)
 

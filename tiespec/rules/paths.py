@@ -9,6 +9,7 @@ from packaging.version import Version
 from tiespec.pipeline import Layer, ListedName, Tie
 from tiespec.rules.catalogue import Found, Place, Undecided, rule
 from tiespec.rules.context import (
+    INPUT_HELP,
     UNORDERED,
     Context,
     broadcast_in_order,
@@ -120,8 +121,13 @@ def not_a_parameter(context: Context) -> Findings:
         if not counts or not wrong:
             continue
         layer, listed = wrong[0]
-        if all(_stays(context, y, n) for y, n in wrong):
-            continue
+        if all(n.kind == "tensor" and n.path is not None for _, n in wrong) and not context.settings.config.uses_bf16_optimizer:
+            if context.usage.used is None:
+                what = f'"{text}" of key "{key}" is a buffer; whether a forward pass changes it is unknown: {context.usage.unknown}'
+                yield Undecided(what, INPUT_HELP)
+                continue
+            if not any((y.index, n.path) in context.usage.changed for y, n in wrong):
+                continue  # the first broadcast makes it equal, and nothing changes it afterwards
         what = "a buffer" if listed.kind == "tensor" and listed.path else _WHAT[listed.kind]
         is_tensor = listed.kind in ("tensor", "parameter")
         consequence, then = _then(is_tensor, context.settings.config.uses_bf16_optimizer, _trains_together(context, key))
@@ -136,16 +142,6 @@ def not_a_parameter(context: Context) -> Findings:
             stages=counts,
             consequence=consequence,
         )
-
-
-def _stays(context: Context, layer: Layer, listed: ListedName) -> bool:
-    """Whether a name means a buffer that the first broadcast makes equal, and that nothing changes afterwards."""
-    is_buffer = listed.kind == "tensor" and listed.path is not None
-    return (
-        is_buffer
-        and not context.settings.config.uses_bf16_optimizer
-        and (layer.index, listed.path) not in context.usage.changed
-    )
 
 
 def _trains_together(context: Context, key: str) -> bool:

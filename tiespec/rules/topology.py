@@ -35,7 +35,7 @@ def collective_mismatch(context: Context) -> Findings:
         if isinstance(parted, str):
             yield Undecided(f"the ranks of {counts_said((stages,))} could not be simulated: {parted}", "see the other findings")
             continue
-        found.setdefault(f"{parted.key} {parted.phase}", (parted, []))[1].append(stages)
+        found.setdefault(f"{parted.key} {parted.phase} {parted.ends}", (parted, []))[1].append(stages)
     for parted, counts in found.values():
         call = next((c for c in parted.calls if c is not None and c.key is not None), None)
         yield Found(

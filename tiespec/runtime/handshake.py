@@ -21,6 +21,9 @@ def names_of(spec: TiedLayerSpec) -> list[str]:
     names = spec.tied_weight_attr
     if not isinstance(names, list):
         listed = [names] if isinstance(names, str) else list(names)
+        other = next((name for name in listed if not isinstance(name, str)), None)
+        if other is not None:
+            raise TieUnresolvedError(f'tied_weight_attr of key "{spec.key}" has {other!r}, which is no name', "write strings")
         names = spec.tied_weight_attr = sorted(listed) if isinstance(names, (set, frozenset)) else listed
     return list(names)
 
