@@ -13,7 +13,8 @@ import torch
 from tests.distributed import Run, run, same
 from tests.helpers import CASES
 from tests.reference import trained_by_one
-from tests.rules.models import BF16, EXAMPLES, GOOD, PARTS
+from tests.rules.models import EXAMPLES, GOOD, PARTS
+from tests.rules.parts import BF16
 
 Write = Callable[..., str]
 

@@ -9,7 +9,8 @@ import pytest
 
 from tests.distributed import run
 from tests.helpers import CASES
-from tests.rules.models import BF16, EXAMPLES, PARTS
+from tests.rules.models import EXAMPLES, PARTS
+from tests.rules.parts import BF16
 from tests.runtime.test_patched import ADAPTER, LOST, RECIPE, STEPS, THREE, ZERO1_SGD, trains_right
 
 Write = Callable[..., str]
