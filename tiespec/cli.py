@@ -62,7 +62,7 @@ def main() -> NoReturn:
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:
-    r"""What a stream cannot write, as ``\\u00e8``, which JSON and Python read."""
+    r"""What a stream cannot write, as ``\u00e8``, which JSON and Python read."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return json.dumps(error.object[error.start : error.end])[1:-1], error.end
